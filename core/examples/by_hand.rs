@@ -8,7 +8,7 @@
 use driftq_core::OpenOptions;
 
 use driftq_core::command::{Ack, CreateTopic};
-use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
+use driftq_core::command::{Claim, GroupLifetime, OnDisconnect, Produce, Subscribe, TokenClaim};
 use driftq_core::log::{IoOp, LogId, MemoryStorage};
 use driftq_core::reply::Delivery;
 use driftq_core::types::{GroupName, GroupStart, Millis, NameError, OwnerName, Retention, Timestamp, TopicName};
@@ -110,7 +110,7 @@ impl LocalBroker {
                     IoOp::Sync { file } => println!("   storage: sync {file}"),
                     IoOp::Create { file, .. } => println!("   storage: create {file}"),
                     IoOp::SyncFolder => println!("   storage: sync the folder"),
-                    IoOp::Rename { .. } | IoOp::Remove { .. } => {}
+                    IoOp::Rename { .. } | IoOp::Remove { .. } | IoOp::Trim { .. } => {}
                 }
             }
             let result = job.perform(&mut self.storage);
@@ -164,6 +164,7 @@ impl Names {
             deliveries_max: None,
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
+            group_lifetime: GroupLifetime::Durable,
         }
     }
 

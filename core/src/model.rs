@@ -5,7 +5,7 @@
 //! one enum, [`ModelCommand`]: produce, deliver, ack, nack, tick, crash and the rest.
 //!
 //! ```
-//! use driftq_core::command::{CreateTopic, Nack, Produce, Subscribe};
+//! use driftq_core::command::{CreateTopic, Nack, Produce, Retry, Subscribe};
 //! use driftq_core::types::{GroupName, Millis, OwnerName, Retention, TopicName};
 //! use driftq_core::{Limits, Model};
 //!
@@ -17,7 +17,7 @@
 //! let stream = Subscribe::new(orders, GroupName::new("kitchen")?, worker).lease(Millis(2_000));
 //! let consumer = model.ask(stream.clone())?;
 //! let first = model.deliver(consumer).expect("a message is ready");
-//! model.ask(Nack { claim: first.claim(&stream), reason: "oven is cold".into(), delay: Some(Millis(500)) })?;
+//! model.ask(Nack { claim: first.claim(&stream), reason: "oven is cold".into(), retry: Retry::After(Millis(500)) })?;
 //!
 //! model.tick(Millis(500));
 //! let second = model.deliver(consumer).expect("the delay has passed");
@@ -31,9 +31,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::command::{
-    Ack, Begin, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic,
-    Extend, Finish, Forget, ListGroups, ListTopics, Lookup, Nack, Pause, Peek, Produce, Reacquire, Redrive, Release,
-    Renew, Resume, Seek, SetPrefetch, Subscribe, Unsubscribe, Withdraw,
+    Ack, AckCumulative, Begin, ChangeRetention, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup,
+    DeleteTopic, DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup, Nack,
+    Pause, Peek, Produce, Purge, Reacquire, Redrive, Release, Renew, Resume, Seek, SetPrefetch, Subscribe, Unsubscribe,
+    Withdraw,
 };
 use crate::faults::{Faults, NoFaults};
 use crate::log::{LogId, MemoryStorage, Recovered, Storage};
@@ -114,6 +115,8 @@ macro_rules! model_commands {
 model_commands! {
     /// Creates a topic.
     CreateTopic,
+    /// Changes the retention of a topic.
+    ChangeRetention,
     /// Deletes a topic.
     DeleteTopic,
     /// Lists topics.
@@ -140,6 +143,8 @@ model_commands! {
     CloseStream,
     /// Acknowledges a message.
     Ack,
+    /// Acknowledges the messages of one worker up to an offset.
+    AckCumulative,
     /// Fails a message.
     Nack,
     /// Extends a lease.
@@ -148,6 +153,8 @@ model_commands! {
     Release,
     /// Takes back a delivery that never reached its consumer.
     Withdraw,
+    /// Ends a lease.
+    ExpireLease,
     /// Completes a step atomically.
     Complete,
     /// Begins an effect.
@@ -162,6 +169,8 @@ model_commands! {
     Lookup,
     /// Deletes an effect.
     Forget,
+    /// Lists effects.
+    ListEffects,
     /// Sets a group's progress.
     Seek,
     /// Pauses a group.
@@ -170,6 +179,8 @@ model_commands! {
     Resume,
     /// Redrives dead letters.
     Redrive,
+    /// Removes the messages of a topic.
+    Purge,
 }
 
 /// What a [`ModelCommand`] comes to.

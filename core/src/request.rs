@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use crate::command::{
-    Ack, Begin, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic,
-    Extend, Finish, Forget, ListGroups, ListTopics, Lookup, Nack, Pause, Peek, Produce, Reacquire, Redrive, Release,
-    Renew, Resume, Seek, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
+    Ack, AckCumulative, Begin, ChangeRetention, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup,
+    DeleteTopic, DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup, Nack,
+    Pause, Peek, Produce, Purge, Reacquire, Redrive, RedriveRest, Release, Renew, Resume, Seek, SetPrefetch,
+    StoreCommand, Subscribe, Unsubscribe, Withdraw,
 };
-use crate::reply::{Delivery, ListedGroup, Peeked, Produced, Reply, StepOutput, StoreReply, TopicInfo};
+use crate::reply::{Delivery, EffectPage, ListedGroup, Peeked, Produced, Reply, StepOutput, StoreReply, TopicInfo};
 use crate::types::{
-    Claim, ConsumerId, Effect, EffectStatus, LeaseToken, Outcome, Text, Timestamp, TokenClaim, TopicName,
+    Claim, ConsumerId, Effect, EffectStatus, LeaseToken, Outcome, Retention, Text, Timestamp, TokenClaim, TopicName,
 };
 
 /// A command together with the type of its reply.
@@ -23,7 +24,7 @@ use crate::types::{
 /// let command: Command = request.into();
 /// # let _ = command;
 /// // Handed to `Pipeline::handle`, it is answered in time; the reply has the type the request names:
-/// let created = CreateTopic::reply(Reply::TopicCreated { partitions: 1 });
+/// let created = CreateTopic::reply(Reply::TopicCreated { partitions: 1, retention: Retention::EVERYTHING });
 /// assert_eq!(created.partitions, 1);
 /// # Ok::<(), driftq_core::types::NameError>(())
 /// ```
@@ -43,6 +44,8 @@ pub trait Request: Into<Command> {
 pub struct TopicCreated {
     /// How many partitions the topic has.
     pub partitions: u32,
+    /// How long acked messages are retained.
+    pub retention: Retention,
 }
 
 /// The answer to a [`Redrive`].
@@ -50,6 +53,8 @@ pub struct TopicCreated {
 pub struct Redriven {
     /// How many dead letters were moved back.
     pub count: u64,
+    /// Those that a redrive of all has not reached yet.
+    pub rest: Option<RedriveRest>,
 }
 
 /// The answer to a [`Begin`].
@@ -109,7 +114,8 @@ macro_rules! requests {
 
 requests! {
     CreateTopic => TopicCreated, Command::CreateTopic,
-        Reply::TopicCreated { partitions } => TopicCreated { partitions };
+        Reply::TopicCreated { partitions, retention } => TopicCreated { partitions, retention };
+    ChangeRetention => Retention, Command::ChangeRetention, Reply::RetentionChanged { retention } => retention;
     DeleteTopic => (), Command::DeleteTopic, Reply::Success => ();
     ListTopics => Vec<TopicName>, Command::ListTopics, Reply::Topics(topics) => topics;
     DescribeTopic => Box<TopicInfo>, Command::DescribeTopic, Reply::Topic(topic) => topic;
@@ -120,10 +126,12 @@ requests! {
     Unsubscribe => (), Command::Unsubscribe, Reply::Success => ();
     CloseStream => (), Command::CloseStream, Reply::Success => ();
     Ack => (), Command::Ack, Reply::Success => ();
+    AckCumulative => (), Command::AckCumulative, Reply::Success => ();
     Nack => (), Command::Nack, Reply::Success => ();
     Extend => Timestamp, Command::Extend, Reply::Extended { lease_until } => lease_until;
     Release => (), Command::Release, Reply::Success => ();
     Withdraw => (), Command::Withdraw, Reply::Success => ();
+    ExpireLease => (), Command::ExpireLease, Reply::Success => ();
     Complete => Arc<[StepOutput]>, |complete| Command::Complete(Box::new(complete)), Reply::Completed(step) => step;
     CreateGroup => (), Command::CreateGroup, Reply::Success => ();
     DeleteGroup => (), Command::DeleteGroup, Reply::Success => ();
@@ -131,7 +139,8 @@ requests! {
     Seek => (), Command::Seek, Reply::Success => ();
     Pause => (), Command::Pause, Reply::Success => ();
     Resume => (), Command::Resume, Reply::Success => ();
-    Redrive => Redriven, Command::Redrive, Reply::Redriven { count } => Redriven { count };
+    Redrive => Redriven, Command::Redrive, Reply::Redriven { count, rest } => Redriven { count, rest };
+    Purge => u64, Command::Purge, Reply::Purged { count } => count;
     Begin => BeginReply, |begin| store(StoreCommand::Begin(begin)), Reply::Store(reply) => begun(reply);
     Finish => (), |finish| store(StoreCommand::Finish(finish)), Reply::Success => ();
     Reacquire => Grant, |reacquire| store(StoreCommand::Reacquire(reacquire)),
@@ -139,6 +148,8 @@ requests! {
             Grant { attempt, token, lease_until, idempotent };
     Renew => Timestamp, |renew| store(StoreCommand::Renew(renew)),
         Reply::Store(StoreReply::Renewed { lease_until }) => lease_until;
+    ListEffects => Box<EffectPage>, |list| store(StoreCommand::List(list)),
+        Reply::Store(StoreReply::Listed(page)) => page;
     Lookup => Box<Effect>, |lookup| store(StoreCommand::Lookup(lookup)),
         Reply::Store(StoreReply::Effect(effect)) => effect;
     Forget => (), |forget| store(StoreCommand::Forget(forget)), Reply::Success => ();

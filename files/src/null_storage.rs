@@ -39,6 +39,10 @@ impl Storage for NullStorage {
         Ok(())
     }
 
+    fn trim(&mut self, _file: FileId, _len: u64) -> Result<(), StorageFault> {
+        Ok(())
+    }
+
     fn sync_folder(&mut self) -> Result<(), StorageFault> {
         Ok(())
     }

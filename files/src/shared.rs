@@ -14,7 +14,7 @@ use driftq_core::log::FileId;
 pub(super) struct OpenFile {
     pub(super) file: File,
     /// The number of preallocated bytes; 0 if the file grows.
-    pub(super) capacity: u64,
+    pub(super) capacity: AtomicU64,
     /// The end of the written data.
     pub(super) end: AtomicU64,
     /// The end of the data synced by intermediate syncs.
@@ -28,7 +28,7 @@ pub(super) struct SharedFolder {
     pub(super) folder: File,
     /// Held until the last storage is dropped; `None` if the caller holds the lock of an enclosing folder.
     lock: Option<File>,
-    /// Every existing file that this process created. The mutex is held for lookups, never during I/O.
+    /// The files that this process created, except closed segments. The mutex is held for lookups, never during I/O.
     created: Mutex<BTreeMap<FileId, Arc<OpenFile>>>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,10 @@ const SYNC_EVERY_BYTES: u64 = 2 << 20;
 /// by a background thread. Only the position of the current sequential read is separate.
 ///
 /// Files of an earlier process are read from the medium, past the page cache. Files created by this process are read
-/// through the cache, since the process stops after a failed sync. Only files created by this process accept appends.
+/// through the cache as long as they are open, since the process stops after a failed sync.
+///
+/// Only files created by this process accept appends, and a segment only until a later one has data: then it is closed,
+/// so that the number of descriptors does not grow with the log.
 #[derive(Debug)]
 pub struct FileStorage {
     shared: Arc<SharedFolder>,
@@ -85,8 +88,27 @@ impl FileStorage {
         &self.shared.path
     }
 
+    /// Closes the segments before `sequence`: the log syncs a segment before it begins the next.
+    fn close_segments_before(&self, sequence: u64) {
+        let mut created = self.shared.created();
+        let current = created.split_off(&FileId::Segment(sequence));
+        let old = std::mem::replace(&mut *created, current);
+        drop(created);
+        drop(old);
+    }
+
     fn find(&self, file: FileId) -> Option<Arc<OpenFile>> {
         self.shared.created().get(&file).cloned()
+    }
+}
+
+/// What is under a name of the log, if not a file.
+fn kind_of(found: fs::FileType) -> &'static str {
+    match found {
+        found if found.is_dir() => "a folder",
+        found if found.is_fifo() => "a pipe",
+        found if found.is_socket() => "a socket",
+        _ => "a device",
     }
 }
 
@@ -103,7 +125,12 @@ impl Storage for FileStorage {
             fs::remove_file(&path).map_err(|error| storage_fault("removing", file, &error))?;
             return Err(fault);
         }
-        let open = Arc::new(OpenFile { file: created, capacity, end: AtomicU64::new(0), synced: AtomicU64::new(0) });
+        let open = Arc::new(OpenFile {
+            file: created,
+            capacity: AtomicU64::new(capacity),
+            end: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+        });
         self.shared.created().insert(file, open);
         Ok(())
     }
@@ -114,12 +141,16 @@ impl Storage for FileStorage {
         if at.position != expected {
             return Err(StorageFault::Misplaced { expected, actual: at.position });
         }
+        if let (FileId::Segment(sequence), 0) = (file, at.position) {
+            self.close_segments_before(sequence);
+        }
         let end = expected + bytes.len() as u64;
-        if open.capacity > 0 && end > open.capacity {
+        let capacity = open.capacity.load(Ordering::Relaxed);
+        if capacity > 0 && end > capacity {
             return Err(StorageFault::Full);
         }
         if let Err(error) = open.file.write_all_at(bytes, at.position) {
-            if !is_full(&error) || open.capacity > 0 {
+            if !is_full(&error) || capacity > 0 {
                 // A preallocated file may contain a partial write now, so this is not a clean `Full`.
                 return Err(storage_fault("writing", file, &error).unless_full());
             }
@@ -127,7 +158,7 @@ impl Storage for FileStorage {
             return Err(StorageFault::Full);
         }
         open.end.store(end, Ordering::Release);
-        if open.capacity == 0 && end - open.synced.load(Ordering::Relaxed) >= SYNC_EVERY_BYTES {
+        if capacity == 0 && end - open.synced.load(Ordering::Relaxed) >= SYNC_EVERY_BYTES {
             open.synced.store(end, Ordering::Relaxed);
             return open.file.sync_data().map_err(|error| storage_fault("syncing", file, &error).unless_full());
         }
@@ -171,11 +202,20 @@ impl Storage for FileStorage {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
             let Some(file) = name.to_str().and_then(|name| name.parse::<FileId>().ok()) else { continue };
-            match entry.metadata() {
+            // Links are followed. Anything but a file under a name of the log is refused before it is opened: opening a
+            // pipe would wait for its other end.
+            match fs::metadata(entry.path()) {
                 Ok(metadata) if metadata.is_file() => files.push(FileInfo { file, len: metadata.len() }),
-                Ok(_) => {}
-                // Removed by another thread since the folder was read.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Ok(metadata) => {
+                    let what = kind_of(metadata.file_type());
+                    return Err(StorageFault::Io(format!("{file} is {what}, not a file; move it away")));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    // Removed by another thread since the folder was read, or a link to nothing.
+                    if fs::symlink_metadata(entry.path()).is_ok() {
+                        return Err(StorageFault::Io(format!("{file} is a link to nothing; move it away")));
+                    }
+                }
                 Err(error) => return Err(failed(error)),
             }
         }
@@ -201,6 +241,25 @@ impl Storage for FileStorage {
         let open = self.shared.created().remove(&file);
         drop(open);
         Ok(())
+    }
+
+    fn trim(&mut self, file: FileId, len: u64) -> Result<(), StorageFault> {
+        let failed = |error: io::Error| storage_fault("trimming", file, &error).unless_full();
+        let cut = |file: &File| if file.metadata()?.len() > len { file.set_len(len) } else { Ok(()) };
+        match self.find(file) {
+            Some(open) => {
+                if open.capacity.load(Ordering::Relaxed) > 0 {
+                    open.capacity.fetch_min(len.max(1), Ordering::Relaxed);
+                }
+                cut(&open.file).map_err(failed)
+            }
+            None => {
+                self.reader = None;
+                let old = OpenOptions::new().write(true).open(self.shared.path_of(file));
+                let old = old.map_err(|error| storage_fault("opening", file, &error))?;
+                cut(&old).map_err(failed)
+            }
+        }
     }
 
     fn sync_folder(&mut self) -> Result<(), StorageFault> {

@@ -186,6 +186,7 @@ impl ActionReader<'_, '_> {
             deliveries: self.option(|reader| 1 + reader.below(4) as u64),
             latest: self.flag(),
             release: self.flag(),
+            ephemeral: false,
         }
     }
 
@@ -193,14 +194,16 @@ impl ActionReader<'_, '_> {
         let delivery = self.delivery_ref();
         match selector {
             7 | 8 => Request::Ack(delivery),
-            9 => Request::Nack { delivery, reason: self.byte(3), delay_ms: self.option(Self::duration_ms) },
+            9 => {
+                Request::Nack { delivery, reason: self.byte(3), delay_ms: self.option(Self::duration_ms), never: false }
+            }
             10 => Request::Extend { delivery, lease_ms: self.option(Self::duration_ms) },
             11 => Request::Release(delivery),
             _ => {
                 let result = self.byte(3);
                 // Only unsent messages: the simulator recognises the outputs of a step by their names.
                 let produce = (0..self.below(3)).map(|_| self.unsent_message()).collect();
-                Request::Complete { delivery, result, produce }
+                Request::Complete { delivery, result, produce, failed: None }
             }
         }
     }
@@ -208,7 +211,12 @@ impl ActionReader<'_, '_> {
     fn effect_request(&mut self, selector: usize) -> Request {
         match selector {
             13 => Request::BeginEffect(self.effect_begin()),
-            14 => Request::FinishEffect { grant: self.grant(), outcome: self.outcome(), result: self.byte(3) },
+            14 => Request::FinishEffect {
+                grant: self.grant(),
+                outcome: self.outcome(),
+                result: self.byte(3),
+                dead_letter: None,
+            },
             15 => Request::ReacquireEffect {
                 worker: self.worker(),
                 effect: self.effect(),

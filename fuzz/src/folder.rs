@@ -134,7 +134,7 @@ fn valid_header(input: &mut Unstructured<'_>, log_id: LogId, file: FileId) -> Ve
             let previous = below(input, FILE_NUMBER_END);
             let (previous_lsn, synced) = (Lsn(previous as u64), Lsn(below(input, previous + 1) as u64));
             let previous_crc = input.arbitrary().unwrap_or(0);
-            SegmentHeader { log_id, sequence, previous_lsn, previous_crc, synced }.encode()
+            SegmentHeader { log_id, sequence, previous_lsn, previous_crc, synced, capacity: 0 }.encode()
         }
         FileId::Snapshot(lsn) | FileId::SnapshotDraft(lsn) => {
             let mut out = Vec::new();

@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 use driftq_core::codec::record as codec;
 use driftq_core::log::{FileId, LogId, Malformed, MemoryStorage, Replay, SegmentHeader, SegmentReader, recover};
 use driftq_core::record::Event;
-use driftq_core::state::State;
-use driftq_core::types::Lsn;
+use driftq_core::state::{State, Topic};
+use driftq_core::types::{Lsn, TopicId, TopicName};
 
 macro_rules! golden {
     ($($name:literal)*) => {
@@ -24,11 +24,9 @@ const FILES: &[(&str, &[u8])] = golden! {
     "wal-00000000000000000005.seg"
     "wal-00000000000000000006.seg"
     "wal-00000000000000000007.seg"
-    "snap-00000000000000000112.snap"
+    "wal-00000000000000000008.seg"
+    "snap-00000000000000000130.snap"
 };
-
-/// The only snapshot of the golden log.
-pub(crate) const SNAPSHOT: FileId = FileId::Snapshot(Lsn(101));
 
 /// A message with its position in the log's topics.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,6 +56,8 @@ pub(crate) struct GoldenLog {
     pub(crate) digests: BTreeMap<Lsn, u64>,
     /// Every message that any of these states held, or that was acked by its own record.
     pub(crate) messages: BTreeSet<StoredMessage>,
+    /// The name of every topic that any of these states held.
+    pub(crate) topic_names: BTreeMap<TopicId, TopicName>,
 }
 
 static GOLDEN: LazyLock<GoldenLog> = LazyLock::new(GoldenLog::read);
@@ -87,7 +87,7 @@ impl GoldenLog {
         let mut history = HistoryReplay::default();
         let recovered = recover(&mut storage, None, &mut history).expect("the golden log is undamaged");
         let digests = history.digests_through(recovered.last_lsn);
-        Self { files, log_id, frames, digests, messages: history.messages }
+        Self { files, log_id, frames, digests, messages: history.messages, topic_names: history.topic_names }
     }
 
     /// The segments, oldest first.
@@ -110,18 +110,26 @@ impl GoldenLog {
     }
 }
 
-fn is_segment(file: FileId) -> bool {
+pub(crate) fn is_segment(file: FileId) -> bool {
     matches!(file, FileId::Segment(_))
 }
 
 /// The messages that a state holds.
 pub(crate) fn stored_messages(state: &State) -> BTreeSet<StoredMessage> {
+    messages_under_names(state, |topic| topic.name())
+}
+
+/// The messages that a state holds, with these names of their topics.
+pub(crate) fn messages_under_names<'s>(
+    state: &'s State,
+    name: impl Fn(&'s Topic) -> &'s TopicName,
+) -> BTreeSet<StoredMessage> {
     let mut messages = BTreeSet::new();
     for topic in state.topics() {
         for (id, partition) in topic.partitions() {
             for (_, message) in partition.messages() {
                 messages.insert(StoredMessage {
-                    topic: topic.name().to_string(),
+                    topic: name(topic).to_string(),
                     partition: id.0,
                     offset: message.offset.0,
                     value: message.body.value().to_vec(),
@@ -138,6 +146,7 @@ struct HistoryReplay {
     state: State,
     digests: BTreeMap<Lsn, u64>,
     messages: BTreeSet<StoredMessage>,
+    topic_names: BTreeMap<TopicId, TopicName>,
 }
 
 impl HistoryReplay {
@@ -168,6 +177,7 @@ impl Replay for HistoryReplay {
         applied.map_err(|error| Malformed::new(error.to_string()))?;
         self.digests.insert(lsn, self.state.digest());
         self.messages.extend(stored_messages(&self.state));
+        self.topic_names.extend(self.state.topics().map(|topic| (topic.id(), topic.name().clone())));
         // A message that is acked by its own record is in no state; a salvage that lost the reason keeps it.
         if let Event::Produced { topic, partition, offset, body, .. } = &record.event
             && let Some(topic) = self.state.topic(*topic)

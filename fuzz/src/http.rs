@@ -40,7 +40,8 @@ pub fn json_bodies_with(data: &[u8], parse: RequestParser) {
         Ok(request) => request,
         Err(status) => return check_refusal(status),
     };
-    if body.iter().all(u8::is_ascii_whitespace) {
+    let has_no_body = REQUESTS[number % REQUESTS.len()] == "list";
+    if has_no_body || body.iter().all(u8::is_ascii_whitespace) {
         return;
     }
     let value: Value = serde_json::from_slice(body).expect("an accepted body is JSON");

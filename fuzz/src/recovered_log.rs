@@ -90,7 +90,8 @@ impl RecoveredLog {
             written.expect("an image that was read from a frame fits in a frame");
         }
         writer.finish(&mut bytes);
-        let header = SegmentHeader { log_id, sequence: 1, previous_lsn: lsn, previous_crc: 0, synced: lsn };
+        let header =
+            SegmentHeader { log_id, sequence: 1, previous_lsn: lsn, previous_crc: 0, synced: lsn, capacity: 0 };
         let mut storage = MemoryStorage::new();
         storage.put_file(head.file(), bytes);
         storage.put_file(header.file(), header.encode());

@@ -6,7 +6,7 @@ use driftq_core::log::{MemoryStorage, RecoveryError};
 use driftq_core::types::Boot;
 
 use crate::folder::{Alteration, Folder, Origin};
-use crate::golden::{GoldenLog, SNAPSHOT};
+use crate::golden::{GoldenLog, is_segment};
 use crate::input::{below, choose};
 use crate::recovered_log::RecoveredLog;
 
@@ -57,7 +57,7 @@ pub fn snapshot_with(data: &[u8], faults: &impl Faults) {
     let alteration = choose(&mut input, &Alteration::ALL);
     let mut storage = MemoryStorage::new();
     for (file, bytes) in &GoldenLog::get().files {
-        let bytes = if *file == SNAPSHOT { alteration.apply(&mut input, *file, bytes) } else { bytes.clone() };
+        let bytes = if is_segment(*file) { bytes.clone() } else { alteration.apply(&mut input, *file, bytes) };
         storage.put_file(*file, bytes);
     }
     check_folder(Folder { storage, origin: alteration.origin() }, data, faults);

@@ -2,10 +2,15 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::Path;
 
 use crate::entry::{Entry, Phase};
+
+/// Most bytes of a line: the largest message of a broker, escaped as JSON.
+const LINE_BYTES_MAX: u64 = 64 << 20;
+/// Most blank lines in a row.
+const BLANK_LINES_MAX: u64 = 100_000;
 
 /// Why a history cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +19,21 @@ pub enum ReadError {
     /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// There is no entry.
+    #[error("the file is empty; a history has one JSON object per line, see docs/histories.md")]
+    Empty,
+    /// A line does not end.
+    #[error("line {line} has more than {LINE_BYTES_MAX} bytes; this is not a history")]
+    LineTooLong {
+        /// Its number, from 1.
+        line: u64,
+    },
+    /// Blank lines do not end.
+    #[error("{BLANK_LINES_MAX} blank lines in a row up to line {line}; this is not a history")]
+    Blank {
+        /// The number of the last of them.
+        line: u64,
+    },
     /// A line is not an [`Entry`].
     #[error("line {line} is not an entry of a history: {cause}")]
     Malformed {
@@ -68,7 +88,8 @@ pub enum ReadError {
 
 /// Reads the history in a file.
 ///
-/// A torn last line, as left by a driver that was killed while it wrote, is ignored.
+/// A torn last line, as left by a driver that was killed while it wrote, is ignored. Lines are bounded, so a file that
+/// is not a history is refused before it fills the memory.
 ///
 /// # Errors
 /// [`ReadError`], which names the line.
@@ -84,14 +105,23 @@ pub fn read_from(mut input: impl BufRead) -> Result<Vec<Entry>, ReadError> {
     let mut entries: Vec<Entry> = Vec::new();
     let mut open: HashMap<(String, u64, String), u64> = HashMap::new();
     let mut text = Vec::new();
+    let mut blank = 0;
     for line in 1.. {
         text.clear();
-        if input.read_until(b'\n', &mut text)? == 0 {
+        if input.by_ref().take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut text)? == 0 {
             break;
         }
+        if text.len() as u64 > LINE_BYTES_MAX {
+            return Err(ReadError::LineTooLong { line });
+        }
         if text.trim_ascii().is_empty() {
+            blank += 1;
+            if blank == BLANK_LINES_MAX {
+                return Err(ReadError::Blank { line });
+            }
             continue;
         }
+        blank = 0;
         let entry: Entry = match serde_json::from_slice(&text) {
             Ok(entry) => entry,
             // Only the last line can lack its line end.
@@ -104,7 +134,7 @@ pub fn read_from(mut input: impl BufRead) -> Result<Vec<Entry>, ReadError> {
         pair(&mut open, &entry, line)?;
         entries.push(entry);
     }
-    Ok(entries)
+    if entries.is_empty() { Err(ReadError::Empty) } else { Ok(entries) }
 }
 
 /// Checks that every answer follows its invoke, and every invoke the answer to the one before.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use driftq_core::log::RecoveryError;
-use driftq_core::types::Timestamp;
+use driftq_core::types::{Timestamp, TopicName};
 use driftq_files::FolderError;
 
 use crate::format::timestamp;
@@ -47,9 +47,9 @@ pub enum InspectError {
     #[error("there is no topic {name} in the log; its topics are: {}", listed(.known))]
     NoSuchTopic {
         /// The name that was requested.
-        name: String,
+        name: TopicName,
         /// The topics at the end of the log.
-        known: Vec<String>,
+        known: Vec<TopicName>,
     },
     /// The topic has no message at this offset.
     #[error("there is no message {name}; the next message of the topic gets offset {next}")]
@@ -65,6 +65,7 @@ fn replaced(base: u64) -> &'static str {
     if base > 0 { "; a snapshot has replaced the records before" } else { "" }
 }
 
-fn listed(known: &[String]) -> String {
-    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+fn listed(known: &[TopicName]) -> String {
+    let names: Vec<_> = known.iter().map(TopicName::to_string).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use driftq_core::types::{NameError, Offset, TopicName};
 
-/// A message, named by its topic and its offset: `topic/offset`.
+/// A message, named by its topic and its offset: `topic/offset`. The last slash separates them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageName {
     /// The topic.
@@ -25,7 +25,7 @@ impl fmt::Display for MessageName {
 #[non_exhaustive]
 pub enum MessageNameError {
     /// There is no slash, or no number after it.
-    #[error("\"{0}\" is not a message; write topic and offset, such as orders/17")]
+    #[error("{0:?} is not a message; write topic and offset, such as orders/17")]
     Form(String),
     /// The part before the slash is not a topic name.
     #[error(transparent)]
@@ -51,7 +51,11 @@ mod tests {
         let name: MessageName = "dlq.orders/17".parse().unwrap();
         assert_eq!((name.topic.as_str(), name.offset), ("dlq.orders", Offset(17)));
         assert_eq!(name.to_string(), "dlq.orders/17");
-        for text in ["", "orders", "orders/", "orders/x", "orders/-1", "/3", "a/b/3"] {
+        let name: MessageName = "orders/eu/3".parse().unwrap();
+        assert_eq!((name.topic.as_str(), name.offset), ("orders/eu", Offset(3)));
+        let name: MessageName = "my topic/3".parse().unwrap();
+        assert_eq!((name.topic.as_str(), name.to_string().as_str()), ("my topic", "\"my topic\"/3"));
+        for text in ["", "orders", "orders/", "orders/x", "orders/-1", "/3", "../3", "a\nb/3"] {
             assert!(text.parse::<MessageName>().is_err(), "{text}");
         }
     }

@@ -57,10 +57,13 @@ impl EventCounts {
             Event::Produced { .. } => self.produced += 1,
             Event::Delivered { .. } => self.delivered += 1,
             Event::Acked { .. } => self.acked += 1,
+            Event::CumulativelyAcked { acks, .. } => self.acked += acks.len() as u64,
             Event::Completed(step) => {
-                self.acked += 1;
+                let is_dead = step.dead_letter.is_some();
+                (self.acked, self.dead) = (self.acked + u64::from(!is_dead), self.dead + u64::from(is_dead));
                 self.produced += step.stored() as u64;
             }
+            Event::EffectDeadLettered(_) => self.dead += 1,
             Event::Nacked { .. } => self.nacked += 1,
             Event::Expired { .. } => self.expired += 1,
             Event::DeadLettered { .. } => self.dead += 1,

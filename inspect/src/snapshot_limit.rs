@@ -50,6 +50,10 @@ impl<S: Storage> Storage for OldestSnapshots<'_, S> {
         Err(read_only())
     }
 
+    fn trim(&mut self, _file: FileId, _len: u64) -> Result<(), StorageFault> {
+        Err(read_only())
+    }
+
     fn sync_folder(&mut self) -> Result<(), StorageFault> {
         self.inner.sync_folder()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use driftq_core::state::{Group, Message, Partition, Progress, State, Topic};
-use driftq_core::types::{EffectStatus, GroupName, Phase, Position, Timestamp};
+use driftq_core::types::{EffectStatus, Escaped, GroupName, Phase, Position, Timestamp};
 use serde::Serialize;
 
 use crate::format::grouped;
@@ -187,6 +187,7 @@ impl fmt::Display for StateSummary {
             let (accepted, kept, bytes) = (grouped(*next_offset), grouped(*kept), grouped(*kept_bytes));
             let partitions =
                 if *partitions == 1 { "1 partition".to_owned() } else { format!("{partitions} partitions") };
+            let topic = Escaped(topic);
             write!(f, "  {topic}: {partitions}, {accepted} messages accepted, {kept} stored ({bytes} bytes)")?;
             match retained {
                 0 => writeln!(f)?,
@@ -199,6 +200,7 @@ impl fmt::Display for StateSummary {
             writeln!(f, "    {:<24}{}", "", head.map(|name| format!("{name:>12}")).concat())?;
             for group in groups {
                 let GroupSummary { group, paused, ready, delayed, in_flight, acked, dead } = group;
+                let group = Escaped(group).to_string();
                 let counts = [ready, delayed, in_flight, acked, dead];
                 let counts = counts.map(|count| format!("{:>12}", grouped(*count))).concat();
                 writeln!(f, "    {group:<24}{counts}{}", if *paused { "  paused" } else { "" })?;

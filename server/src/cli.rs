@@ -14,7 +14,15 @@ use crate::wal::WalCommand;
     about = "The DriftQ message broker",
     long_about = "The DriftQ message broker.\n\nSettings come from the defaults of the profile, then from the \
         configuration file, then from \
-                  DRIFTQ_* variables, then from flags; each overrides the ones before. An empty variable counts as not set.",
+                  DRIFTQ_* variables, then from flags; each overrides the ones before. An empty variable counts as not set. \
+                  A flag may be written with one dash.",
+    after_help = "\
+Examples:
+  driftqd
+  driftqd --addr localhost:8080 --data-dir driftq-data
+  driftqd -addr 127.0.0.1:8080 -wal driftq-data -max-inflight 100
+  driftqd config --profile spec
+  driftqd wal verify driftq-data",
     args_conflicts_with_subcommands = true
 )]
 pub struct Cli {
@@ -53,6 +61,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::config::with_double_dashes;
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(line.split_whitespace())
@@ -75,6 +84,23 @@ mod tests {
     }
 
     #[test]
+    fn upstream_flags_are_understood() {
+        let line = "-addr 127.0.0.1:1 -wal d -reset-wal -max-inflight=3 --no-wal=false";
+        let arguments = line.split_whitespace().map(Into::into);
+        let arguments = with_double_dashes(&Cli::command(), std::iter::once("driftqd".into()).chain(arguments));
+        let upstream = Cli::try_parse_from(arguments).unwrap();
+        let own = "--addr 127.0.0.1:1 --data-dir d --reset-wal --max-in-flight 3 --no-wal=false";
+        assert_eq!(format!("{:?}", upstream.flags), format!("{:?}", parse(&format!("driftqd {own}")).unwrap().flags));
+    }
+
+    #[test]
+    fn only_known_flags_get_a_second_dash() {
+        let arguments = ["driftqd", "-h", "-x", "-at", "-5m", "--addr", "-", "-addrs", "--", "-addr"];
+        let rewritten = with_double_dashes(&Cli::command(), arguments.iter().map(Into::into));
+        assert_eq!(rewritten, ["driftqd", "-h", "-x", "--at", "-5m", "--addr", "-", "-addrs", "--", "-addr"]);
+    }
+
+    #[test]
     fn switch_takes_a_value_after_an_equals_sign_only() {
         assert!(parse("driftqd --no-wal=false").is_ok());
         assert!(parse("driftqd --no-wal false").is_err());
@@ -85,8 +111,9 @@ mod tests {
         let command = Cli::command();
         let flags = command.get_arguments().filter(|arg| !arg.is_hide_set());
         let flags: Vec<_> = flags.filter(|arg| !["help", "version"].contains(&arg.get_id().as_str())).collect();
-        assert_eq!(flags.len(), 19);
-        for flag in flags {
+        assert_eq!(flags.len(), 20);
+        // A variable would empty the log at every restart.
+        for flag in flags.into_iter().filter(|flag| flag.get_id() != "reset_wal") {
             let variable = format!("DRIFTQ_{}", flag.get_long().unwrap().to_uppercase().replace('-', "_"));
             assert_eq!(flag.get_env().and_then(|name| name.to_str()), Some(variable.as_str()));
             assert!(flag.get_help().unwrap().to_string().contains("[default: "), "{variable}");

@@ -11,7 +11,7 @@ use driftq_core::types::{
     WallClock,
 };
 
-use crate::rfc3339;
+use crate::{base64, rfc3339};
 
 /// A JSON object under construction.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ impl Json {
         string(value, &mut self.out);
     }
 
-    /// A text field whose value needs no escaping.
-    pub(crate) fn plain(&mut self, name: &str, value: &str) {
+    /// A text field whose value is one of the program's own and needs no escaping.
+    pub(crate) fn plain(&mut self, name: &str, value: &'static str) {
         self.name(name);
         self.out.push(b'"');
         self.out.extend_from_slice(value.as_bytes());
@@ -59,6 +59,18 @@ impl Json {
     pub(crate) fn optional_text(&mut self, name: &str, value: Option<&str>) {
         if let Some(value) = value {
             self.text(name, value);
+        }
+    }
+
+    /// The value of a message: `value` if it is UTF-8, else `value_base64`.
+    fn payload(&mut self, value: &[u8]) {
+        match std::str::from_utf8(value) {
+            Ok(text) => self.text("value", text),
+            Err(_) => {
+                let mut encoded = Vec::new();
+                base64::encode(value, &mut encoded);
+                self.text("value_base64", std::str::from_utf8(&encoded).expect("Base64 is ASCII"));
+            }
         }
     }
 
@@ -175,7 +187,7 @@ pub(crate) fn delivery(delivery: &Delivery, clock: &WallClock, out: &mut Vec<u8>
         json.number("offset", delivery.offset.0);
         json.number("attempts", delivery.attempts);
         json.bytes("key", delivery.body.key());
-        json.bytes("value", delivery.body.value());
+        json.payload(delivery.body.value());
         json.text("last_error", delivery.last_error.as_str());
         json.token("lease_token", delivery.token);
         json.timestamp("lease_until", clock.wall(delivery.lease_until));
@@ -192,7 +204,7 @@ pub(crate) fn peeked(partition: PartitionId, peeked: &Peeked, clock: &WallClock,
         json.number("offset", peeked.offset.0);
         json.number("attempts", 0);
         json.bytes("key", peeked.body.key());
-        json.bytes("value", peeked.body.value());
+        json.payload(peeked.body.value());
         json.text("last_error", "");
         json.number("failures", 0);
         json.timestamp("produced_at", clock.wall(peeked.produced_at));

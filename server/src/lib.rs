@@ -10,11 +10,13 @@
 //! | module | holds | uses |
 //! |---|---|---|
 //! | [`cli`] | command line of `driftqd` | [`config`], [`wal`] |
-//! | [`serve`] | start, recovery, signals, shutdown | everything below |
+//! | [`serve`] | start, recovery, shutdown | everything below |
+//! | [`signals`] | stop and reload | [`config`] |
 //! | `http` | connections, requests, one handler per family of routes, responses | `driver`, [`router`], `metrics`, `json`, [`config`] |
 //! | [`router`] | router hook: rules and webhook | [`config`], `json` |
 //! | `driver` | the core's [`Pipeline`](driftq_core::Pipeline) with its clock, I/O threads, pending replies and streams | `clock`, `metrics`, `driftq-files` |
 //! | [`wal`] | `driftqd wal`: verify, dump, inspect and salvage a log | `driftq-files`, `driftq-inspect` |
+//! | `descriptors` | the limit on open files, and what of it connections get | [`config`] |
 //! | `metrics`, `json`, `rfc3339`, `clock`, [`openapi`] | leaves | `driftq-core` types |
 //! | [`config`] | settings from defaults, file, environment and flags | `driftq-core` types |
 //!
@@ -41,9 +43,11 @@
 //!    the response body in `consume.rs` takes deliveries from the driver as the socket accepts them.
 #![forbid(unsafe_code)]
 
+mod base64;
 pub mod cli;
 mod clock;
 pub mod config;
+mod descriptors;
 mod driver;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -55,4 +59,10 @@ pub mod rebase;
 mod rfc3339;
 pub mod router;
 pub mod serve;
+pub mod signals;
 pub mod wal;
+
+/// Writes to a standard stream. A stream that is closed, or whose reader has gone, is no error; `print!` would panic.
+pub fn report(stream: &mut dyn std::io::Write, text: &str) {
+    let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
+}

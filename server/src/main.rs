@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use driftq_server::cli::{Cli, Command};
-use driftq_server::config::{Flags, Settings, init_logging};
-use driftq_server::{rebase, serve, wal};
+use driftq_server::config::{Flags, Settings, init_logging, with_double_dashes};
+use driftq_server::signals::Reload;
+use driftq_server::{rebase, report, serve, wal};
 
 /// Exit code if the broker cannot start.
 const NOT_STARTED: u8 = 1;
@@ -13,7 +14,7 @@ const NOT_STARTED: u8 = 1;
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(with_double_dashes(&Cli::command(), std::env::args_os()));
     match cli.command {
         None => run(&cli.flags),
         Some(Command::Serve(flags)) => run(&flags),
@@ -30,7 +31,7 @@ fn load(flags: &Flags) -> Result<Settings, ExitCode> {
 fn print_settings(flags: &Flags) -> ExitCode {
     match load(flags) {
         Ok(settings) => {
-            print!("{}", settings.to_toml());
+            report(&mut std::io::stdout(), &settings.to_toml());
             ExitCode::SUCCESS
         }
         Err(code) => code,
@@ -42,13 +43,14 @@ fn run(flags: &Flags) -> ExitCode {
         Ok(settings) => settings,
         Err(code) => return code,
     };
-    if let Err(error) = init_logging(&settings.log) {
-        return fail(&error, USAGE);
-    }
-    serve::run(settings).unwrap_or_else(|error| fail(&error, NOT_STARTED))
+    let log_level = match init_logging(&settings.log) {
+        Ok(log_level) => log_level,
+        Err(error) => return fail(&error, USAGE),
+    };
+    serve::run(settings, Reload { flags: flags.clone(), log_level }).unwrap_or_else(|error| fail(&error, NOT_STARTED))
 }
 
 fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
-    eprintln!("driftqd: {error}");
+    report(&mut std::io::stderr(), &format!("driftqd: {error}\n"));
     ExitCode::from(code)
 }

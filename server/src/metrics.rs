@@ -1,4 +1,6 @@
 //! Metrics: counters updated as events occur, and values read from the broker when metrics are rendered.
+//!
+//! Four families have the names that the specification gives them; all others begin with `driftq_`.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -7,8 +9,8 @@ use std::time::Duration;
 
 use driftq_core::Pipeline;
 use driftq_core::reply::RouterUse;
-use driftq_core::state::Partition;
-use driftq_core::types::Now;
+use driftq_core::state::{Partition, Topic};
+use driftq_core::types::{Millis, Now};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
@@ -19,21 +21,26 @@ use prometheus_client::registry::Registry;
 /// Most label sets of one gauge; those beyond are left out and counted.
 const SERIES_MAX: usize = 10_000;
 
+/// Prefix of every family that the specification does not name.
+const PREFIX: &str = "driftq";
+
 /// Families that are listed even without any series.
-const ALWAYS_LISTED: [(&str, &str, &str); 4] = [
+const ALWAYS_LISTED: [(&str, &str, &str); 5] = [
     ("inflight_messages", "gauge", "Messages delivered and not yet settled"),
     ("consumer_lag", "gauge", "Messages a group has not acked"),
     ("dlq_messages", "counter", "Messages that became dead letters"),
-    ("router_failures", "counter", "Messages stored unrouted because the router failed"),
+    ("driftq_dlq_messages", "gauge", "Dead letters that are not yet acked"),
+    ("driftq_router_failures", "counter", "Messages stored unrouted because the router failed"),
 ];
 
 /// Every `reason` of `produce_rejected`.
-const REJECT_REASONS: [&str; 11] = [
+const REJECT_REASONS: [&str; 12] = [
     "overloaded",
     "dlq_full",
     "dedupe_full",
     "too_many",
     "log_busy",
+    "memory",
     "storage_full",
     "invalid",
     "not_found",
@@ -46,7 +53,10 @@ type Labels<const N: usize> = [(&'static str, String); N];
 
 /// Metrics of the process.
 pub(crate) struct Metrics {
-    registry: Registry,
+    /// Families that the specification names.
+    specified: Registry,
+    /// All others, with [`PREFIX`].
+    own: Registry,
     rejected: Family<Labels<1>, Counter>,
     router_failures: Family<Labels<1>, Counter>,
     routed: Counter,
@@ -62,7 +72,7 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// All counters at zero.
     pub(crate) fn new() -> Rc<Self> {
-        let mut registry = Registry::default();
+        let (mut specified, mut own) = registries();
         let rejected: Family<Labels<1>, Counter> = Family::default();
         for reason in REJECT_REASONS {
             let _ = rejected.get_or_create(&[("reason", reason.to_owned())]);
@@ -72,24 +82,21 @@ impl Metrics {
         let sync_seconds = Histogram::new(exponential_buckets(0.000_05, 2.0, 16));
         let (routed, overruled) = (Counter::default(), Counter::default());
         let (log_bytes, connections_refused) = (Counter::default(), Counter::default());
-        registry.register("produce_rejected", "Rejected produces", rejected.clone());
-        registry.register(
-            "router_failures",
-            "Messages stored unrouted because the router failed",
-            router_failures.clone(),
-        );
-        registry.register("router_decisions", "Messages stored as the router decided", routed.clone());
-        registry.register(
+        specified.register("produce_rejected", "Rejected produces", rejected.clone());
+        own.register("router_failures", "Messages stored unrouted because the router failed", router_failures.clone());
+        own.register("router_decisions", "Messages stored as the router decided", routed.clone());
+        own.register(
             "router_set_aside",
             "Router decisions ignored because their topic or partition does not exist",
             overruled.clone(),
         );
-        registry.register("log_batch_records", "Records per sync", batch_records.clone());
-        registry.register("log_sync_seconds", "Time to write and sync one batch", sync_seconds.clone());
-        registry.register("log_bytes", "Bytes written to the log", log_bytes.clone());
-        registry.register("connections_refused", "Connections refused beyond the limit", connections_refused.clone());
+        own.register("log_batch_records", "Records per sync", batch_records.clone());
+        own.register("log_sync_seconds", "Time to write and sync one batch", sync_seconds.clone());
+        own.register("log_bytes", "Bytes written to the log", log_bytes.clone());
+        own.register("connections_refused", "Connections refused beyond the limit", connections_refused.clone());
         Rc::new(Self {
-            registry,
+            specified,
+            own,
             rejected,
             router_failures,
             routed,
@@ -158,7 +165,7 @@ impl Metrics {
 
     /// All metrics, in the OpenMetrics text format.
     pub(crate) fn render(&self, broker: &BrokerFigures<'_>) -> String {
-        let mut current = Registry::default();
+        let (mut specified, mut current) = registries();
         current.register("connections", "Open connections", gauge(self.connections.get()));
         current.register("consumer_streams", "Connected streams", gauge(broker.streams));
         current.register("awaited_replies", "Requests that wait for the sync", gauge(broker.pending_replies));
@@ -167,22 +174,62 @@ impl Metrics {
             "Duration of the last recovery",
             ConstGauge::new(self.recovery.get().as_secs_f64()),
         );
+        current.register(
+            "log_sync_pending_seconds",
+            "How long the sync in progress has been under way",
+            ConstGauge::new(broker.log_busy_for.0 as f64 / 1_000.0),
+        );
         current.register("ready", "Whether commands are accepted", gauge(broker.is_ready.into()));
+        let memory = &broker.memory;
+        current.register("body_bytes", "Bytes of unfinished request bodies", gauge(memory.body_bytes));
+        current.register(
+            "bodies_refused",
+            "Bodies refused for want of memory",
+            ConstCounter::new(memory.bodies_refused),
+        );
+        current.register("unsent_bytes", "Bytes of responses that clients have not read", gauge(memory.unsent_bytes));
+        current.register(
+            "answers_refused",
+            "Answers refused because too many bytes are unsent",
+            ConstCounter::new(memory.answers_refused),
+        );
+        current.register(
+            "slow_readers_closed",
+            "Connections closed because their clients did not read",
+            ConstCounter::new(memory.slow_readers_closed),
+        );
         if let Some(pipeline) = broker.pipeline {
-            register_broker(pipeline, &mut current);
+            register_broker(pipeline, &mut specified, &mut current);
             current.register(
                 "clock_ahead_seconds",
                 "How far wall time in the broker is ahead of the wall clock",
                 ConstGauge::new(pipeline.broker().clock_ahead_ms(broker.now).max(0) as f64 / 1_000.0),
             );
-            register_groups(pipeline, &mut current);
+            register_groups(pipeline, &mut specified, &mut current);
+            register_dlq_depths(pipeline, &mut current);
         }
         let mut text = String::new();
-        let written = encode_registry(&mut text, &self.registry).and_then(|()| encode_registry(&mut text, &current));
+        let mut registries = [&self.specified, &specified, &self.own, &current].into_iter();
+        let written = registries.try_for_each(|registry| encode_registry(&mut text, registry));
         let written = written.and_then(|()| list_absent(&mut text)).and_then(|()| encode_eof(&mut text));
         written.expect("writing to memory does not fail");
         text
     }
+}
+
+/// Memory of requests and responses in progress.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryFigures {
+    /// Bytes of unfinished request bodies.
+    pub(crate) body_bytes: usize,
+    /// Bodies that were refused.
+    pub(crate) bodies_refused: u64,
+    /// Bytes of unsent responses.
+    pub(crate) unsent_bytes: usize,
+    /// Answers that were refused.
+    pub(crate) answers_refused: u64,
+    /// Connections that were closed because their clients did not read.
+    pub(crate) slow_readers_closed: u64,
 }
 
 /// The broker's side of [`Metrics::render`].
@@ -194,10 +241,19 @@ pub(crate) struct BrokerFigures<'a> {
     pub(crate) pending_replies: usize,
     /// Whether commands are accepted.
     pub(crate) is_ready: bool,
+    /// How long the log job in progress has been under way.
+    pub(crate) log_busy_for: Millis,
+    /// Memory of requests and responses in progress.
+    pub(crate) memory: MemoryFigures,
     /// The clocks of the machine.
     pub(crate) now: Now,
     /// The pipeline; `None` until the log is recovered.
     pub(crate) pipeline: Option<&'a Pipeline>,
+}
+
+/// Registries without and with [`PREFIX`].
+fn registries() -> (Registry, Registry) {
+    (Registry::default(), Registry::with_prefix(PREFIX))
 }
 
 fn gauge(value: usize) -> ConstGauge<i64> {
@@ -207,7 +263,8 @@ fn gauge(value: usize) -> ConstGauge<i64> {
 /// Writes the help and type of families that have no series.
 fn list_absent(text: &mut String) -> std::fmt::Result {
     for (name, kind, help) in ALWAYS_LISTED {
-        if !text.contains(&format!("# TYPE {name} ")) {
+        let head = format!("# TYPE {name} ");
+        if !text.lines().any(|line| line.starts_with(&head)) {
             write!(text, "# HELP {name} {help}.\n# TYPE {name} {kind}\n")?;
         }
     }
@@ -233,7 +290,7 @@ pub(crate) fn to_prometheus(open_metrics: &str) -> String {
 }
 
 /// Registers the broker's counters and the sizes of its stores.
-fn register_broker(pipeline: &Pipeline, registry: &mut Registry) {
+fn register_broker(pipeline: &Pipeline, specified: &mut Registry, registry: &mut Registry) {
     let counters = pipeline.broker().counters();
     for (name, help, value) in [
         ("messages_produced", "Messages stored by produces", counters.produced),
@@ -253,6 +310,7 @@ fn register_broker(pipeline: &Pipeline, registry: &mut Registry) {
         ),
         ("messages_released", "Messages released without a failure", counters.released),
         ("messages_redriven", "Dead letters redriven", counters.redriven),
+        ("messages_purged", "Messages removed by purges", counters.purged),
         ("leases_extended", "Leases extended", counters.extended),
         ("steps_completed", "Steps completed", counters.completed),
         ("idempotency_begun", "Begins of an effect", counters.begun),
@@ -272,13 +330,14 @@ fn register_broker(pipeline: &Pipeline, registry: &mut Registry) {
     registry.register("winners_kept", "Winners of messages remembered", gauge(state.winners().len()));
     let dead: Family<Labels<2>, Counter> = Family::default();
     for ((topic, reason), count) in pipeline.broker().dead_lettered() {
-        dead.get_or_create(&[("topic", topic.to_string()), ("reason", reason.as_str().to_owned())]).inc_by(*count);
+        dead.get_or_create(&[("topic", topic.as_str().to_owned()), ("reason", reason.as_str().to_owned())])
+            .inc_by(*count);
     }
-    registry.register("dlq_messages", "Messages that became dead letters", dead);
+    specified.register("dlq_messages", "Messages that became dead letters", dead);
 }
 
 /// Registers in-flight messages and lag per topic, group and partition.
-fn register_groups(pipeline: &Pipeline, registry: &mut Registry) {
+fn register_groups(pipeline: &Pipeline, specified: &mut Registry, registry: &mut Registry) {
     let in_flight: Family<Labels<3>, Gauge> = Family::default();
     let lag: Family<Labels<3>, Gauge> = Family::default();
     let (mut series, mut left_out) = (0, 0);
@@ -292,8 +351,8 @@ fn register_groups(pipeline: &Pipeline, registry: &mut Registry) {
             for (id, progress) in group.partitions() {
                 series += 1;
                 let labels = [
-                    ("topic", topic.name().to_string()),
-                    ("group", group.name().to_string()),
+                    ("topic", topic.name().as_str().to_owned()),
+                    ("group", group.name().as_str().to_owned()),
                     ("partition", id.to_string()),
                 ];
                 let next = topic.partition(id).map(Partition::next_position).unwrap_or_default();
@@ -303,9 +362,23 @@ fn register_groups(pipeline: &Pipeline, registry: &mut Registry) {
             }
         }
     }
-    registry.register("inflight_messages", "Messages delivered and not yet settled", in_flight);
-    registry.register("consumer_lag", "Messages a group has not acked", lag);
+    specified.register("inflight_messages", "Messages delivered and not yet settled", in_flight);
+    specified.register("consumer_lag", "Messages a group has not acked", lag);
     registry.register("series_left_out", "Groups times partitions without series of their own", gauge(left_out));
+}
+
+/// Registers the depth of every dead-letter topic, by the topic whose dead letters it has.
+fn register_dlq_depths(pipeline: &Pipeline, registry: &mut Registry) {
+    let depths: Family<Labels<1>, Gauge> = Family::default();
+    let state = pipeline.state();
+    let dead_letters = |topic: &Topic| topic.dead_letters().and_then(|id| state.topic(id));
+    let sources = state.topics().filter_map(|topic| Some((topic.name(), dead_letters(topic)?)));
+    for (source, dead_letters) in sources.take(SERIES_MAX) {
+        let depth: u64 = dead_letters.partitions().map(|(_, partition)| partition.backlog().messages).sum();
+        let labels = [("topic", source.as_str().to_owned())];
+        depths.get_or_create(&labels).set(i64::try_from(depth).unwrap_or(i64::MAX));
+    }
+    registry.register("dlq_messages", "Dead letters that are not yet acked", depths);
 }
 
 /// Counts an open connection until dropped.

@@ -27,6 +27,7 @@ mod tests {
         ("post", "/v1/complete"),
         ("get", "/v1/consume"),
         ("post", "/v1/dlq/redrive"),
+        ("post", "/v1/topics/{topic}/purge"),
         ("post", "/v1/extend"),
         ("delete", "/v1/groups"),
         ("get", "/v1/groups"),
@@ -42,6 +43,9 @@ mod tests {
         ("post", "/v1/idempotency/reacquire"),
         ("post", "/v1/idempotency/renew"),
         ("post", "/v1/nack"),
+        ("post", "/v1/ack-cumulative"),
+        ("post", "/v1/groups/expire"),
+        ("get", "/v1/idempotency/list"),
         ("get", "/v1/openapi.json"),
         ("get", "/v1/peek"),
         ("post", "/v1/produce"),
@@ -51,8 +55,10 @@ mod tests {
         ("post", "/v1/topics"),
         ("delete", "/v1/topics/{topic}"),
         ("get", "/v1/topics/{topic}"),
+        ("patch", "/v1/topics/{topic}"),
         ("get", "/v1/version"),
         ("get", "/v1/digest"),
+        ("get", "/v1/config"),
     ];
 
     fn parsed() -> Value {

@@ -86,11 +86,11 @@ pub fn run(command: &ClockCommand) -> ExitCode {
     let ClockCommand::Rebase { dir } = command;
     match rebase(dir, Clock::system().now()) {
         Ok(rebase) => {
-            print!("{rebase}");
+            crate::report(&mut std::io::stdout(), &rebase.to_string());
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("driftqd clock: {error}");
+            crate::report(&mut std::io::stderr(), &format!("driftqd clock: {error}\n"));
             ExitCode::from(2)
         }
     }

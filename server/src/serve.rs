@@ -4,6 +4,7 @@
 //! SIGTERM or SIGINT nothing more is accepted, streams end, accepted requests get their responses and the log its
 //! footer if they do not take longer than their timeouts, and the process exits within a second.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -17,17 +18,18 @@ use driftq_core::pipeline::OpenError;
 use driftq_core::types::Now;
 use driftq_core::{Pipeline, PipelineConfig};
 use driftq_files::{DataFolder, FileStorage, FolderError, NullStorage, Prepare, fresh_log_id};
-use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::LocalSet;
 
 use crate::clock::Clock;
 use crate::config::Settings;
+use crate::descriptors;
 use crate::driver::{Disk, Driver, IoThreads};
 use crate::http::connection::{Stop, listen};
 use crate::http::{Api, Service};
 use crate::metrics::Metrics;
+use crate::signals::{Reload, Signals};
 use crate::wal;
 
 /// Wall time further ahead of the wall clock than this is warned of at the start, in milliseconds.
@@ -43,6 +45,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Bytes of the first segment that are written with zeros before the broker is ready.
 const FIRST_ZEROS_BYTES: u64 = 8 << 20;
 
+/// Connections that wait to be accepted; the system may limit it further (`net.core.somaxconn`).
+const LISTEN_BACKLOG: u32 = 4_096;
+
 /// Why a broker did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -50,7 +55,7 @@ pub enum ServeError {
     #[error("cannot listen on {addr}: {error}")]
     Listen {
         /// The address.
-        addr: std::net::SocketAddr,
+        addr: SocketAddr,
         /// The I/O error.
         error: std::io::Error,
     },
@@ -60,6 +65,9 @@ pub enum ServeError {
     /// A salvage of the data folder was interrupted.
     #[error("a salvage of {} was interrupted; finish it with `driftqd wal salvage {} --accept-loss`", .0.display(), .0.display())]
     SalvagePending(PathBuf),
+    /// The old log cannot be moved aside.
+    #[error("cannot reset the log: {0}")]
+    Reset(#[from] wal::WalError),
     /// The log cannot be recovered or created.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -68,12 +76,12 @@ pub enum ServeError {
     System(#[from] std::io::Error),
 }
 
-/// Runs a broker until it is stopped by a signal.
+/// Runs a broker until it is stopped by a signal; `reload` is what SIGHUP does.
 ///
 /// # Errors
 /// [`ServeError`] if it cannot be started.
-pub fn run(settings: Settings) -> Result<ExitCode, ServeError> {
-    run_with_storage(settings, |files| files)
+pub fn run(settings: Settings, reload: Reload) -> Result<ExitCode, ServeError> {
+    run_on(settings, Some(reload), |files| files)
 }
 
 /// [`run`] with every handle on the log's files wrapped by `wrap`. For tests that need a broker on a faulty disk.
@@ -84,59 +92,38 @@ pub fn run_with_storage<S>(settings: Settings, wrap: fn(FileStorage) -> S) -> Re
 where
     S: Storage + Send + 'static,
 {
-    raise_file_limit();
-    let effective = settings.to_toml();
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), "driftqd; effective settings:\n{}", effective.trim_end());
+    run_on(settings, None, wrap)
+}
+
+fn run_on<S>(settings: Settings, reload: Option<Reload>, wrap: fn(FileStorage) -> S) -> Result<ExitCode, ServeError>
+where
+    S: Storage + Send + 'static,
+{
+    let loaded = settings.clone();
+    let settings = descriptors::fit(settings);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = LocalSet::new();
-    let result = local.block_on(&runtime, serve(settings, wrap));
+    let result = local.block_on(&runtime, async {
+        // First of all, so that no signal but the first two ends the process.
+        let signals = Signals::register(loaded, reload)?;
+        serve(settings, signals, wrap).await
+    });
     // Cancels the tasks that still run; their time is up.
     drop(local);
     runtime.shutdown_background();
     result
 }
 
-/// Raises the limit on open files to its maximum, as each connection is one.
-fn raise_file_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current != maximum
-        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
-    {
-        tracing::warn!("cannot raise the limit on open files, it stays at {current:?}: {error}");
-    }
-}
-
-/// Resolves on SIGTERM or SIGINT.
-struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl StopSignals {
-    fn register() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn received(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
-
-async fn serve<S>(settings: Settings, wrap: fn(FileStorage) -> S) -> Result<ExitCode, ServeError>
+async fn serve<S>(settings: Settings, mut signals: Signals, wrap: fn(FileStorage) -> S) -> Result<ExitCode, ServeError>
 where
     S: Storage + Send + 'static,
 {
     let addr = settings.addr;
     // The folder before the listener: a second broker on the same folder is refused before clients can reach it.
-    let log = LogSource::prepare(&settings)?;
-    let listener = TcpListener::bind(addr).await.map_err(|error| ServeError::Listen { addr, error })?;
+    let source = LogSource::prepare(&settings)?;
+    let listener = bind(addr).map_err(|error| ServeError::Listen { addr, error })?;
     let bound = listener.local_addr()?;
     let settings = Settings { addr: bound, ..settings };
-    let mut signals = StopSignals::register()?;
 
     let metrics = Metrics::new();
     let wake = Arc::new(Notify::new());
@@ -145,13 +132,15 @@ where
     let request_id_seed = u64::from_le_bytes(fresh_log_id()?.0[..8].try_into().expect("eight of sixteen bytes"));
     let stop = Rc::new(Stop::default());
     let listening = tokio::task::spawn_local(listen(listener, Service::new(api, request_id_seed), Rc::clone(&stop)));
-    tracing::info!("listening on http://{bound}");
+    // The one line of a start. The address ends it, so that scripts find it easily.
+    let log = if settings.wal { format!("data folder {}", settings.data_dir.display()) } else { "no log".to_owned() };
+    tracing::info!("driftqd {}, {log}, listening on http://{bound}", env!("CARGO_PKG_VERSION"));
 
     let began = Instant::now();
-    let recovery = log.recover(&settings, driver.now(), wrap)?;
+    let recovery = source.recover(&settings, driver.now(), wrap)?;
     let recovered = tokio::select! {
         recovered = recovery => recovered.expect("the recovery thread sends its result")?,
-        () = signals.received() => return Ok(ExitCode::SUCCESS),
+        () = signals.stop() => return Ok(ExitCode::SUCCESS),
     };
     metrics.set_recovery(began.elapsed());
     recovered.log_summary(began.elapsed());
@@ -162,9 +151,9 @@ where
     driver.start(recovered.pipeline, disk);
     warn_of_clock_ahead(driver.clock_ahead_ms());
     let driving = tokio::task::spawn_local(Rc::clone(&driver).run());
-    tracing::info!("ready");
+    tracing::debug!("ready");
 
-    signals.received().await;
+    signals.stop().await;
     tracing::info!("stopping");
     stop.stop();
     let _ = listening.await;
@@ -172,6 +161,15 @@ where
     driving.abort();
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Listens, with a queue for many clients that connect at once.
+fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A restart may take the address while connections of its predecessor linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(LISTEN_BACKLOG)
 }
 
 /// Warns of wall time far ahead of the wall clock: deadlines pass too early until it is mended.
@@ -233,6 +231,11 @@ impl LogSource {
             return Ok(Self::Null);
         }
         let folder = DataFolder::open(&settings.data_dir)?;
+        if settings.reset_wal
+            && let Some(aside) = wal::reset(&folder)?
+        {
+            tracing::warn!("--reset-wal: the files of the old log are now in {}", aside.display());
+        }
         if wal::is_salvage_pending(folder.path())? {
             return Err(ServeError::SalvagePending(folder.path().to_owned()));
         }
@@ -284,7 +287,7 @@ impl RecoveredLog {
                 _ => tracing::warn!("{notice}"),
             }
         }
-        tracing::info!(
+        tracing::debug!(
             lsn = self.recovered.last_lsn.0,
             records = self.recovered.frames_read,
             bytes = self.recovered.bytes_read,

@@ -313,7 +313,7 @@ fn unknown_key_is_refused_with_file_line_and_known_keys() {
 #[test]
 fn invalid_value_is_refused_with_file_line_and_what_is_expected() {
     for (text, expected) in [
-        ("addr = \"localhost\"", "string \"localhost\", expected an IP address and port such as 127.0.0.1:8080"),
+        ("addr = \"localhost\"", "string \"localhost\", expected an address and port such as 127.0.0.1:8080"),
         ("addr = 8080", "integer `8080`, expected a string"),
         ("wal = \"no\"", "string \"no\", expected a boolean"),
         ("data_dir = \"\"", "string \"\", expected the path of a folder"),
@@ -335,7 +335,7 @@ fn invalid_value_is_refused_with_file_line_and_what_is_expected() {
         ("router.webhook.url = \"https://a\"", "string \"https://a\", expected a URL of the form http://"),
         ("router.webhook.timeout_ms = 5", "missing field `url`"),
         ("[[router.rule]]\npartition_override = -1", "integer `-1`, expected a whole number from 0"),
-        ("[[router.rule]]\ntopic = \"a b\"", "invalid topic name \"a b\": topic may hold only"),
+        ("[[router.rule]]\ntopic = \"..\"", "invalid topic name \"..\": topic must not be"),
         ("[[router.rule]]\nkey_prefix = \"\"", "string \"\", expected a text that is not blank"),
         ("[[router.rule]]\nmeta = { a = 1 }", "integer `1`, expected a string"),
     ] {
@@ -372,7 +372,7 @@ fn invalid_flag_or_variable_is_refused_by_its_name() {
         "--log-format XML",
         "--log-level loud",
         "--profile x",
-        "--addr :1",
+        "--addr :port",
     ] {
         let message = load(flags, &[], None).unwrap_err();
         assert!(message.starts_with(flags.split(' ').next().unwrap()), "{message}");
@@ -463,4 +463,42 @@ fn logging_starts_once_and_refuses_an_invalid_filter() {
     let json = LogSettings { format: LogFormat::Json, ..LogSettings::default() };
     init_logging(&json).unwrap();
     assert!(init_logging(&json).is_err());
+}
+
+#[test]
+fn host_name_of_the_address_is_resolved() {
+    let settings = load("--addr localhost:4711", &[], None).unwrap();
+    assert!(settings.addr.ip().is_loopback() && settings.addr.port() == 4711, "{}", settings.addr);
+    let file = load("", &[], Some("addr = \"localhost:4712\"\n")).unwrap();
+    assert!(file.addr.ip().is_loopback() && file.addr.port() == 4712, "{}", file.addr);
+    assert_eq!(load("--addr :80 --insecure", &[], None).unwrap().addr.to_string(), "0.0.0.0:80");
+    assert!(load("--addr :80", &[], None).unwrap_err().contains("--insecure"));
+    for bad in ["localhost", "localhost:", "localhost:x", "localhost:+1", "localhost:65536", "user@localhost:1"] {
+        let message = load(&format!("--addr {bad}"), &[], None).unwrap_err();
+        assert!(message.starts_with("--addr: ") && message.contains("such as 127.0.0.1:8080"), "{bad}: {message}");
+    }
+}
+
+#[test]
+fn reset_contradicts_a_log_in_memory() {
+    let reset_wal = |flag: &str| {
+        let flags = Cli::try_parse_from(["driftqd", flag]).unwrap().flags;
+        Settings::load(&flags).unwrap().reset_wal
+    };
+    assert!(reset_wal("--reset-wal") && reset_wal("--reset-wal=true") && !reset_wal("--reset-wal=false"));
+    assert!(load("--reset-wal=maybe", &[], None).unwrap_err().starts_with("--reset-wal: "));
+    assert!(load("--reset-wal --no-wal", &[], None).unwrap_err().contains("--no-wal"));
+}
+
+#[test]
+fn public_settings_have_every_key_and_no_query_of_the_webhook() {
+    let text = "[router.webhook]\nurl = \"http://brain:9/route?key=secret\"\n[log]\nlevel = \"debug\"\n";
+    let settings = load("", &[], Some(text)).unwrap();
+    let public: serde_json::Value = serde_json::from_str(&settings.to_public_json()).unwrap();
+    assert_eq!(public["router"]["webhook"]["url"], "http://brain:9/route?…");
+    assert!(!settings.to_public_json().contains("secret"));
+    assert_eq!((&public["log"]["level"], &public["limits"]["in_flight_max"]), (&"debug".into(), &1_000.into()));
+    let file: toml::Table = toml::from_str(&settings.to_toml()).unwrap();
+    let names = |names: Vec<&String>| names.into_iter().cloned().collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(names(public.as_object().unwrap().keys().collect()), names(file.keys().collect()));
 }

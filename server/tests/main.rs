@@ -2,6 +2,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod config;
+mod help;
 mod rebase;
 mod router;
 mod wal;

@@ -6,9 +6,9 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-use driftq_core::types::{Envelope, PartitionId, RoutingDecision, TopicName};
+use driftq_core::types::{Envelope, PartitionId, Routing, RoutingDecision, TopicName};
 use driftq_server::config::{RouterSettings, Rule, Webhook, WebhookUrl};
-use driftq_server::router::{RouteRequest, Router, RouterFailure};
+use driftq_server::router::{Company, RouteRequest, Router, RouterChain, RouterFailure, RouterFuture, Rules};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -121,20 +121,20 @@ async fn read_request(stream: &mut TcpStream) -> Option<String> {
     }
 }
 
-fn router(webhook: Webhook) -> Router {
-    Router::new(RouterSettings { rules: Vec::new(), webhook: Some(webhook) })
+fn router(webhook: Webhook) -> RouterChain {
+    RouterChain::new(RouterSettings { rules: Vec::new(), webhook: Some(webhook) })
 }
 
 type RouteResult = Result<Option<RoutingDecision>, RouterFailure>;
 
-async fn ask(router: &Router) -> RouteResult {
+async fn ask(router: &RouterChain) -> RouteResult {
     ask_about(router, "v").await
 }
 
-async fn ask_about(router: &Router, value: &str) -> RouteResult {
+async fn ask_about(router: &RouterChain, value: &str) -> RouteResult {
     let topic = TopicName::new("tasks").unwrap();
     let envelope = Envelope { run_id: Some("run".into()), ..Envelope::default() };
-    router.route(RouteRequest { topic: &topic, key: "k", value, envelope: &envelope }).await
+    router.route(RouteRequest { topic: &topic, key: "k", value, envelope: &envelope }, Company::Alone).await
 }
 
 fn label(result: &RouteResult) -> &str {
@@ -225,7 +225,7 @@ fn malformed_response_is_an_invalid_response() {
             ok(r#"{"label":1}"#),
             ok(r#"{"label":"a","extra":true}"#),
             ok(r#"{"partition_override":-1}"#),
-            ok(r#"{"target_topic":"a b"}"#),
+            ok(r#"{"target_topic":"a\u0001b"}"#),
             long,
             unannounced,
         ] {
@@ -372,7 +372,7 @@ fn matching_rule_decides_without_the_webhook() {
             rule("tasks", "k", "first"),
             rule("tasks", "", "no"),
         ];
-        let router = Router::new(RouterSettings { rules, webhook: Some(stub.webhook()) });
+        let router = RouterChain::new(RouterSettings { rules, webhook: Some(stub.webhook()) });
         assert!(!router.is_empty());
         assert_eq!(label(&ask(&router).await), "first");
         assert_eq!(stub.received.count(), 0);
@@ -390,12 +390,15 @@ fn rule_matches_only_if_every_condition_holds() {
             meta: [("by".into(), "rule".into())].into(),
             ..Rule::default()
         };
-        let router = Router::new(RouterSettings { rules: vec![rule], webhook: None });
+        let router = RouterChain::new(RouterSettings { rules: vec![rule], webhook: None });
         let topic = TopicName::new("t").unwrap();
         let decide = async |tenant: Option<&str>, labels: &[(&str, &str)]| {
             let labels = labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
             let envelope = Envelope { tenant_id: tenant.map(Into::into), labels, ..Envelope::default() };
-            router.route(RouteRequest { topic: &topic, key: "", value: "v", envelope: &envelope }).await.unwrap()
+            router
+                .route(RouteRequest { topic: &topic, key: "", value: "v", envelope: &envelope }, Company::Alone)
+                .await
+                .unwrap()
         };
         let all = [("env", "prod"), ("more", "x"), ("tier", "1")];
         for tenant in [None, Some(""), Some("default")] {
@@ -409,6 +412,43 @@ fn rule_matches_only_if_every_condition_holds() {
         assert_eq!(decide(Some("acme"), &all).await, None);
         assert_eq!(decide(None, &all[..2]).await, None);
         assert_eq!(decide(None, &[("env", "dev"), ("tier", "1")]).await, None);
-        assert!(Router::new(RouterSettings::default()).is_empty());
+        assert!(RouterChain::new(RouterSettings::default()).is_empty());
+    });
+}
+
+/// A router of a user's own: decides by the key, or fails.
+#[derive(Debug)]
+struct ByKey;
+
+impl Router for ByKey {
+    fn route<'a>(&'a self, request: RouteRequest<'a>, _: Company) -> RouterFuture<'a> {
+        let answer = match request.key {
+            "" => Ok(None),
+            "fail" => Err(RouterFailure::InvalidResponse),
+            key => Ok(Some(RoutingDecision {
+                routing: Routing { label: key.into(), meta: Default::default() },
+                target_topic: None,
+                partition_override: None,
+            })),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+#[test]
+fn chain_asks_any_routers_in_order_until_one_decides_or_fails() {
+    run(async {
+        let rule = Rule { tenant: Some("default".into()), label: "rule".into(), ..Rule::default() };
+        let chain = RouterChain::of(vec![Box::new(ByKey), Box::new(Rules::new(vec![rule]))]);
+        let topic = TopicName::new("t").unwrap();
+        let envelope = Envelope::default();
+        let decide = async |key: &str| {
+            let request = RouteRequest { topic: &topic, key, value: "v", envelope: &envelope };
+            chain.route(request, Company::Alone).await.map(|decision| decision.unwrap().routing.label.to_string())
+        };
+        assert_eq!(decide("mine").await.as_deref(), Ok("mine"));
+        assert_eq!(decide("").await.as_deref(), Ok("rule"));
+        assert_eq!(decide("fail").await, Err(RouterFailure::InvalidResponse));
+        assert!(RouterChain::of(Vec::new()).is_empty());
     });
 }

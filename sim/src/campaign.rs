@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::coverage::Coverage;
@@ -25,7 +26,7 @@ pub enum Extent {
 
 /// What to run.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct Plan<'a> {
     /// The first seed.
     pub start: u64,
     /// How many seeds, or for how long.
@@ -36,6 +37,8 @@ pub struct Plan {
     pub options: RunOptions,
     /// Ends after this many failing seeds.
     pub failures_max: u64,
+    /// Begins no further seed once this is set.
+    pub stop: &'a AtomicBool,
 }
 
 /// A seed that violated an invariant.
@@ -93,13 +96,14 @@ pub fn check_determinism(seed: u64, options: RunOptions) -> Result<DigestChain, 
 }
 
 /// Runs a campaign. `watch` is called after every seed.
-pub fn run(plan: &Plan, mut watch: impl FnMut(&Summary)) -> Summary {
+pub fn run(plan: &Plan<'_>, mut watch: impl FnMut(&Summary)) -> Summary {
     let started = Instant::now();
     let (seeds, until) = match plan.extent {
         Extent::Seeds(seeds) => (seeds, None),
         Extent::For(span) => (u64::MAX, started.checked_add(span)),
     };
-    let in_time = |_: &u64| until.is_none_or(|until| Instant::now() < until);
+    let is_stopped = || plan.stop.load(Ordering::Relaxed);
+    let in_time = |_: &u64| !is_stopped() && until.is_none_or(|until| Instant::now() < until);
     let seeds = (0..seeds).map(|nth| plan.start.wrapping_add(nth)).take_while(in_time);
     let mut summary = Summary::default();
     in_order(
@@ -143,15 +147,26 @@ mod tests {
 
     #[test]
     fn summary_with_other_thread_count_is_equal() {
+        let stop = AtomicBool::new(false);
         let plan = |jobs| Plan {
             start: 5,
             extent: Extent::Seeds(24),
             jobs: NonZeroUsize::new(jobs).expect("not zero"),
             options: RunOptions::default(),
             failures_max: 1_000,
+            stop: &stop,
         };
         let (one, four) = (run(&plan(1), |_| {}), run(&plan(4), |_| {}));
         assert_eq!((one.seeds, one.chain, one.counters), (24, four.chain, four.counters));
         assert_eq!(one.coverage, four.coverage);
+    }
+
+    #[test]
+    fn stopped_campaign_keeps_what_it_has() {
+        let stop = AtomicBool::new(false);
+        let (jobs, options) = (NonZeroUsize::MIN, RunOptions::default());
+        let plan = Plan { start: 0, extent: Extent::Seeds(u64::MAX), jobs, options, failures_max: 1, stop: &stop };
+        let summary = run(&plan, |summary| stop.store(summary.seeds >= 2, Ordering::Relaxed));
+        assert!((2..=4).contains(&summary.seeds), "{}", summary.seeds);
     }
 }

@@ -93,7 +93,7 @@ impl FileDisk {
         what: impl Display,
         operation: impl FnOnce(&mut FileStorage) -> Result<(), StorageFault>,
     ) -> Result<(), StorageFault> {
-        if !matches!(modelled, Err(StorageFault::Full | StorageFault::Io(_))) {
+        if !matches!(modelled, Err(StorageFault::Full | StorageFault::NoDescriptor | StorageFault::Io(_))) {
             let real = operation(&mut self.files);
             self.compare_results(what, &modelled, &real);
         }
@@ -246,6 +246,11 @@ impl Storage for FileDisk {
     fn remove(&mut self, file: FileId) -> Result<(), StorageFault> {
         let modelled = self.model.remove(file);
         self.mirror(modelled, format_args!("removing {file}"), |files| files.remove(file))
+    }
+
+    fn trim(&mut self, file: FileId, len: u64) -> Result<(), StorageFault> {
+        let modelled = self.model.trim(file, len);
+        self.mirror(modelled, format_args!("trimming {file}"), |files| files.trim(file, len))
     }
 
     fn sync_folder(&mut self) -> Result<(), StorageFault> {

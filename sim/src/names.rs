@@ -121,25 +121,70 @@ impl From<Topic> for String {
     }
 }
 
+/// The broker's names of topics, groups and workers, by number. The first is plain, so that a short trace reads well;
+/// the others have characters that paths, metrics, JSON and pages must escape. They are as long as the names in traces
+/// and sort like them, so that they change no sizes and no order.
+const TOPIC_NAMES: [&str; 4] = ["t0", "u/", "v\"", "é"];
+const GROUP_NAMES: [&str; 4] = ["g0", "h@", "i%", "ñ"];
+const WORKER_NAMES: [&str; 4] = ["w0", "x&", "y<", "ö"];
+
+/// The broker's name of the object with this number and this name in traces.
+fn broker_name(names: &[&str], number: u8, name: String) -> String {
+    names.get(usize::from(number)).map_or(name, |name| (*name).to_owned())
+}
+
 impl Topic {
     /// The broker's name of it.
     #[must_use]
     pub fn name(self) -> TopicName {
-        TopicName::new(&self.to_string()).expect("generated names are valid")
+        let name = broker_name(&TOPIC_NAMES, self.number, format!("t{}", self.number));
+        let prefix = if self.is_dlq { "dlq." } else { "" };
+        TopicName::new(&format!("{prefix}{name}")).expect("generated names are valid")
     }
 
     /// The topic with this name, if it is one of the simulator's.
     #[must_use]
     pub fn of(name: &TopicName) -> Option<Self> {
-        name.as_str().parse().ok()
+        let text = name.as_str();
+        let (is_dlq, bare) = text.strip_prefix("dlq.").map_or((false, text), |bare| (true, bare));
+        let number = TOPIC_NAMES.iter().position(|known| *known == bare).and_then(|at| u8::try_from(at).ok());
+        let number = number.or_else(|| bare.strip_prefix('t').and_then(|digits| digits.parse().ok()))?;
+        Some(Self { number, is_dlq }).filter(|topic| topic.name() == *name)
     }
+}
+
+/// The name in traces of a topic of the broker; for other topics, the broker's.
+#[must_use]
+pub fn topic_in_traces(name: &TopicName) -> String {
+    Topic::of(name).map_or_else(|| name.to_string(), |topic| topic.to_string())
+}
+
+/// The name in traces of a group of the broker; for other groups, the broker's.
+#[must_use]
+pub fn group_in_traces(name: &GroupName) -> String {
+    Group::of(name).map_or_else(|| name.to_string(), |group| group.to_string())
+}
+
+/// The name in traces of an owner of the broker; for other owners, the broker's.
+#[must_use]
+pub fn worker_in_traces(name: &OwnerName) -> String {
+    let number = WORKER_NAMES.iter().position(|known| *known == name.as_str());
+    number.map_or_else(|| name.to_string(), |number| format!("w{number}"))
 }
 
 impl Group {
     /// The broker's name of it.
     #[must_use]
     pub fn name(self) -> GroupName {
-        GroupName::new(&self.to_string()).expect("generated names are valid")
+        GroupName::new(&broker_name(&GROUP_NAMES, self.0, self.to_string())).expect("generated names are valid")
+    }
+
+    /// The group with this name, if it is one of the simulator's.
+    #[must_use]
+    pub fn of(name: &GroupName) -> Option<Self> {
+        let known = GROUP_NAMES.iter().position(|known| *known == name.as_str());
+        let number = known.and_then(|at| u8::try_from(at).ok()).map(Self);
+        number.or_else(|| name.as_str().parse().ok()).filter(|group| group.name() == *name)
     }
 }
 
@@ -147,7 +192,7 @@ impl Worker {
     /// The broker's name of it.
     #[must_use]
     pub fn name(self) -> OwnerName {
-        OwnerName::new(&self.to_string()).expect("generated names are valid")
+        OwnerName::new(&broker_name(&WORKER_NAMES, self.0, self.to_string())).expect("generated names are valid")
     }
 }
 
@@ -160,13 +205,32 @@ mod tests {
         for text in ["t0", "dlq.t3"] {
             let topic: Topic = text.parse().expect("a topic");
             assert_eq!(topic.to_string(), text);
-            assert_eq!(topic.name().as_str(), text);
             assert_eq!(Topic::of(&topic.name()), Some(topic));
         }
         assert_eq!("m17".parse(), Ok(Message(17)));
         for text in ["", "x1", "m", "m-1", "g999", "dlq.g1"] {
             assert!(text.parse::<Topic>().is_err() && text.parse::<Message>().is_err(), "{text}");
             assert!(text.parse::<Group>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn broker_names_are_distinct_and_as_long_as_names_in_traces() {
+        let mut seen = std::collections::BTreeSet::new();
+        for number in 0..=u8::MAX {
+            for topic in [Topic::new(number), Topic::new(number).dlq()] {
+                assert_eq!(Topic::of(&topic.name()), Some(topic));
+                assert_eq!(topic.name().as_str().len(), topic.to_string().len());
+                assert!(seen.insert(topic.name().as_str().to_owned()), "{topic}");
+                assert_eq!(topic_in_traces(&topic.name()), topic.to_string());
+            }
+            assert_eq!(Group::of(&Group(number).name()), Some(Group(number)));
+            assert_eq!(group_in_traces(&Group(number).name()), Group(number).to_string());
+            assert_eq!(worker_in_traces(&Worker(number).name()), Worker(number).to_string());
+        }
+        assert_eq!(Topic::new(1).dlq().name().as_str(), "dlq.u/");
+        for absent in ["t1", "t01", "t+5", "dlq.dlq.t9", "x"] {
+            assert_eq!(Topic::of(&TopicName::new(absent).expect("valid name")), None, "{absent}");
         }
     }
 }

@@ -48,6 +48,15 @@ pub struct Setup {
     pub consumers_max: usize,
     /// Bytes of a segment.
     pub segment_bytes: u64,
+    /// Bytes of the first segment and of those of a broker at rest; at most `segment_bytes`.
+    #[serde(skip_serializing_if = "is_unlimited")]
+    pub segment_bytes_min: u64,
+    /// Segments after which a snapshot is taken.
+    #[serde(skip_serializing_if = "is_unlimited")]
+    pub snapshot_every_segments: u64,
+    /// How long after its last record a log counts as at rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rest_ms: Option<u64>,
     /// Bytes reserved for operations that drain the broker.
     pub reserve_bytes: u64,
     /// Log bytes after which a snapshot is taken.
@@ -57,9 +66,40 @@ pub struct Setup {
     /// Credit follows what a consumer shows, and only the oldest unanswered delivery of a stream counts an expiry.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adaptive_credit: bool,
+    /// The retention of topics that do not say; without it they retain nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<DefaultRetention>,
+    /// Memory of all retained messages; unlimited without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retained_bytes_max: Option<u64>,
+    /// When a group without streams may be deleted; never without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_idle: Option<GroupIdle>,
     /// The disk breaks its contract: after a process restart, data given up by a failed sync is still readable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shows_given_up: bool,
+}
+
+/// The retention of topics that do not say. Without any limit they retain everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DefaultRetention {
+    /// By age.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ms: Option<u64>,
+    /// By size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+}
+
+/// When a group without streams may be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupIdle {
+    /// If it makes a partition refuse a message.
+    pub ms: u64,
+    /// In any case.
+    pub max_ms: u64,
 }
 
 impl Setup {
@@ -87,6 +127,11 @@ impl Setup {
             groups_max: self.groups_max,
             consumers_max: self.consumers_max,
             adaptive_credit: self.adaptive_credit,
+            retention_age: self.retention.map_or(Some(Millis(0)), |retention| retention.ms.map(Millis)),
+            retention_bytes: self.retention.and_then(|retention| retention.bytes),
+            retained_bytes_max: self.retained_bytes_max.unwrap_or(u64::MAX),
+            group_idle: self.group_idle.map(|idle| Millis(idle.ms)),
+            group_idle_max: self.group_idle.map_or(Millis(0), |idle| Millis(idle.max_ms)),
             ..Limits::production()
         }
     }
@@ -97,6 +142,9 @@ impl Setup {
         PipelineConfig {
             limits: self.limits(),
             segment_bytes: self.segment_bytes,
+            segment_bytes_min: self.segment_bytes_min,
+            snapshot_every_segments: usize::try_from(self.snapshot_every_segments).unwrap_or(usize::MAX),
+            rest_after: self.rest_ms.map(Millis),
             reserve_bytes: self.reserve_bytes,
             snapshot_every_bytes: self.snapshot_every_bytes,
             slice_bytes: self.slice_bytes,
@@ -128,11 +176,22 @@ impl Default for Setup {
             consumers_max: 64,
             // Recovery reads a whole segment, so larger segments slow down crashes.
             segment_bytes: 1 << 16,
+            segment_bytes_min: u64::MAX,
+            snapshot_every_segments: u64::MAX,
+            rest_ms: None,
             reserve_bytes: 4_096,
             snapshot_every_bytes: 1 << 20,
             slice_bytes: 1_024,
             adaptive_credit: false,
+            retention: None,
+            retained_bytes_max: None,
+            group_idle: None,
             shows_given_up: false,
         }
     }
+}
+
+/// Whether a limit is the default, which never applies.
+fn is_unlimited(limit: &u64) -> bool {
+    *limit == u64::MAX
 }

@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use driftq_core::faults::{Fault, NoFaults};
@@ -18,6 +19,9 @@ use crate::world::{Checks, World};
 
 /// The format version that this program writes, and the only one it reads.
 pub const VERSION: u64 = 1;
+
+/// Most bytes of a trace. The longest run of any profile has a hundredth of it.
+const BYTES_MAX: u64 = 64 << 20;
 
 /// The first line of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -94,6 +98,9 @@ pub enum TraceError {
     /// The file is empty.
     #[error("the file is empty; a trace starts with a line like {{\"driftq_trace\":1,…}}")]
     Empty,
+    /// The file is too large to be a trace.
+    #[error("the file has more than {BYTES_MAX} bytes; a trace never has")]
+    TooLarge,
     /// The first line is not the header of a trace.
     #[error("line 1 is not the header of a trace: the field \"driftq_trace\" is missing")]
     NotATrace,
@@ -175,8 +182,18 @@ impl Trace {
     /// # Errors
     /// [`TraceError`].
     pub fn read(path: &Path) -> Result<Self, TraceError> {
-        let text = fs::read_to_string(path);
-        Self::from_jsonl(&text.map_err(|cause| TraceError::Unreadable { path: path.to_owned(), cause })?)
+        let unreadable = |cause| TraceError::Unreadable { path: path.to_owned(), cause };
+        let mut text = String::new();
+        let file = fs::File::open(path).map_err(unreadable)?;
+        if file.metadata().map_err(unreadable)?.len() > BYTES_MAX {
+            return Err(TraceError::TooLarge);
+        }
+        // The size of a device or a file that grows says nothing.
+        file.take(BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+        if text.len() as u64 > BYTES_MAX {
+            return Err(TraceError::TooLarge);
+        }
+        Self::from_jsonl(&text)
     }
 
     /// Writes the trace to a file and creates its directory.

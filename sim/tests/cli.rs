@@ -1,7 +1,8 @@
 //! The program's interface: exit codes, first and last lines, files.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use driftq_core::faults::Fault;
 use driftq_sim::mutants::{Effort, measure};
@@ -290,13 +291,34 @@ fn misuse_is_refused_with_the_valid_choices() {
 }
 
 #[test]
-fn every_command_has_help_with_examples() {
-    for command in [&[][..], &["run"], &["replay"], &["shrink"], &["explain"], &["soak"], &["mutants"]] {
-        let result = sim(&[command, &["--help"]].concat());
-        assert_eq!(result.code, 0, "{command:?}");
-        assert!(result.out.contains("Examples:"), "{}", result.out);
+fn file_that_is_no_trace_is_refused_before_it_fills_the_memory() {
+    let folder = folder("no-trace");
+    let (empty, sparse) = (folder.join("empty.jsonl"), folder.join("sparse.jsonl"));
+    std::fs::write(&empty, "").expect("a file");
+    std::fs::File::create(&sparse).and_then(|file| file.set_len(1 << 40)).expect("a file");
+    for command in ["replay", "shrink", "explain", "view"] {
+        sim(&[command, text(&empty)]).assert_refused("the file is empty");
+        sim(&[command, text(&sparse)]).assert_refused("bytes; a trace never has");
+        sim(&[command, "/dev/zero"]).assert_refused("bytes; a trace never has");
     }
-    assert_eq!(sim(&[]).code, 2);
+    sim(&["replay", "/dev/null"]).assert_refused("the file is empty");
+    sim(&["replay", text(&folder)]).assert_refused("neither a seed");
+}
+
+#[test]
+fn interrupted_run_prints_its_summary_and_exits_with_130() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_driftq-sim"));
+    command.args(["run", "--seeds", "1000000", "--jobs", "1"]).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("the program starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map(|line| line.expect("text"));
+    // The second line follows the check for determinism; signals are handled by then.
+    assert!(lines.by_ref().take(2).last().expect("two lines").contains("deterministic"));
+    let signalled = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(signalled.expect("kill runs").success());
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(child.wait().expect("it ends").code(), Some(130), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("events/s")), "{rest:?}");
+    assert!(rest.last().expect("a last line").starts_with("INTERRUPTED after "), "{rest:?}");
 }
 
 #[test]

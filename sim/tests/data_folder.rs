@@ -17,6 +17,16 @@ use serde_json::Value;
 
 use self::harness::{TestBroker, limited, topic};
 
+/// Writes the log of a broker that was killed while one message was in flight.
+pub(super) fn small_data_folder(dir: &Path) -> TestBroker<driftq_files::FileStorage> {
+    let mut broker = TestBroker::on(DataFolder::open(dir).unwrap().storage());
+    broker.create_topic("orders", 1, Retention::default());
+    broker.create_group("orders", "billing");
+    broker.produce_with(limited("orders", 9));
+    broker.receive("orders", "billing", "w1");
+    broker
+}
+
 #[test]
 fn timeline_assigns_leases_and_records_to_tracks() {
     let mut broker = TestBroker::new();

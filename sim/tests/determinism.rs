@@ -1,6 +1,7 @@
 //! Determinism: a run repeated from its seed, from its trace, in parts, and shrunk.
 
 use std::num::NonZeroUsize;
+use std::sync::atomic::AtomicBool;
 
 use driftq_core::faults::Fault;
 use driftq_sim::actions::Action;
@@ -42,12 +43,14 @@ fn seed_always_gives_the_same_run() {
 
 #[test]
 fn thread_count_changes_neither_results_nor_the_end_of_a_campaign() {
+    let stop = AtomicBool::new(false);
     let plan = |jobs| Plan {
         start: 0,
         extent: Extent::Seeds(300),
         jobs: NonZeroUsize::new(jobs).expect("not zero"),
         options: planted(Fault::InFlightOffByOne),
         failures_max: 3,
+        stop: &stop,
     };
     let (one, two) = (run(&plan(1), |_| {}), run(&plan(2), |_| {}));
     assert_eq!((one.seeds, one.chain, one.counters), (two.seeds, two.chain, two.counters));

@@ -6,6 +6,7 @@ mod determinism;
 mod exhaust;
 mod explain;
 mod file_disk;
+mod help;
 mod oracle;
 mod planted;
 mod regressions;

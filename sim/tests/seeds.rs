@@ -1,5 +1,7 @@
 //! Two thousand seeds violate no invariant and hit every coverage point.
 
+use std::sync::atomic::AtomicBool;
+
 use driftq_sim::campaign::{Extent, Plan, run};
 use driftq_sim::parallel::cores;
 use driftq_sim::report::{FULL_COVERAGE_SEEDS, missed};
@@ -7,12 +9,14 @@ use driftq_sim::run::RunOptions;
 
 #[test]
 fn two_thousand_seeds_pass_with_full_coverage() {
+    let stop = AtomicBool::new(false);
     let plan = Plan {
         start: 0,
         extent: Extent::Seeds(FULL_COVERAGE_SEEDS),
         jobs: cores(),
         options: RunOptions::default(),
         failures_max: 1,
+        stop: &stop,
     };
     let summary = run(&plan, |_| {});
     let violations: Vec<_> = summary.failures.iter().map(|failure| (failure.seed, &failure.run.violation)).collect();

@@ -175,3 +175,17 @@ fn interrupt_removes_disk_process_and_folder() {
     assert_eq!(disks(), 0);
     assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 0, "files are left in the folder");
 }
+
+#[test]
+fn example_of_the_help_text_runs() {
+    let torture = || Command::new(env!("CARGO_BIN_EXE_torture"));
+    let help = String::from_utf8(torture().arg("--help").output().expect("it runs").stdout).expect("text");
+    let example = help.lines().find_map(|line| line.trim().strip_prefix("Example: ")).expect("an example");
+    let (command, arguments) = example.split_once(" -- ").expect("arguments");
+    assert_eq!(command, "cargo run --release -p driftq-tests --bin torture");
+    // In a small size.
+    let small = |text: &str| if text.parse::<u64>().is_ok() { "1".to_owned() } else { text.to_owned() };
+    let arguments: Vec<String> = arguments.split_whitespace().map(small).collect();
+    let output = torture().args(&arguments).arg("--driftqd").arg(driftqd()).output().expect("it runs");
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+}

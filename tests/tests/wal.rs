@@ -11,15 +11,16 @@ use std::time::{Duration, Instant};
 
 use driftq_inspect::{InspectError, LogEnding, LogPoint, LogReader};
 use driftq_tests::daemon::{self, Daemon, Launcher, free_addr};
-use driftq_tests::http::{Client, Request};
+use driftq_tests::http::{Client, Request, Stream};
 use serde_json::{Value, json};
 
 const LEASE_MS: u64 = 400;
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// A silent stream is asked last and gets one message per lease.
 const REDELIVERED_MIN: usize = 3;
 /// A consumer that settles nothing, so that its leases expire.
 const SILENT: &str = "silent";
+/// Messages on a stream of [`SILENT`]. One whose leases have expired is asked last, so it opens another.
+const SILENT_MAX: usize = 2;
 
 fn driftqd() -> &'static Path {
     static DRIFTQD: OnceLock<PathBuf> = OnceLock::new();
@@ -85,14 +86,24 @@ impl TestBroker {
         LogReader::open(&self.data()).expect("the folder can be read")
     }
 
-    /// Consumes until the broker is gone, and acks everything unless the consumer is [`SILENT`].
+    /// Opens a stream of a consumer.
+    fn stream(&self, owner: &str, more: &str) -> Option<Stream> {
+        let query = format!("topic=orders&group=billing&owner={owner}&lease_ms={LEASE_MS}&prefetch=4{more}");
+        self.server().consume(&query).ok()
+    }
+
+    /// Consumes as [`SILENT`] until the broker is gone.
+    fn consume_silently(&self) {
+        while let Some(mut stream) = self.stream(SILENT, &format!("&max={SILENT_MAX}")) {
+            while let Ok(Some(_)) = stream.item() {}
+            thread::sleep(Duration::from_millis(LEASE_MS));
+        }
+    }
+
+    /// Consumes and acks everything until the broker is gone.
     fn consume(&self, owner: &str, acked: &Mutex<Vec<Acked>>) {
-        let query = format!("topic=orders&group=billing&owner={owner}&lease_ms={LEASE_MS}&prefetch=4");
-        let Ok(mut stream) = self.server().consume(&query) else { return };
+        let Some(mut stream) = self.stream(owner, "") else { return };
         while let Ok(Some(item)) = stream.item() {
-            if owner == SILENT {
-                continue;
-            }
             let (offset, token) = (&item["offset"], &item["lease_token"]);
             let claim = json!({"topic": "orders", "group": "billing", "owner": owner, "partition": item["partition"],
                                "offset": offset, "lease_token": token});
@@ -110,16 +121,19 @@ impl TestBroker {
 fn log_of_killed_broker_has_its_digests_and_histories_of_redelivered_messages() {
     let broker = TestBroker::new();
     let mut daemon = broker.start(1 << 40);
-    broker.post("/v1/topics", &json!({"name": "orders", "partitions": 2})).expect("the topic is created");
+    // Nothing is retained: what is acked is removed.
+    let topic = json!({"name": "orders", "partitions": 2, "retention_ms": 0, "retention_bytes": 0});
+    broker.post("/v1/topics", &topic).expect("the topic is created");
     let acked = Mutex::new(Vec::new());
     let stop = AtomicBool::new(false);
     let produced = AtomicU64::new(0);
     let mut digests = Vec::new();
     thread::scope(|scope| {
-        for owner in ["steady-1", "steady-2", SILENT] {
+        for owner in ["steady-1", "steady-2"] {
             let (broker, acked) = (&broker, &acked);
             scope.spawn(move || broker.consume(owner, acked));
         }
+        scope.spawn(|| broker.consume_silently());
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let nth = produced.fetch_add(1, Ordering::Relaxed);

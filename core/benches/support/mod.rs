@@ -13,7 +13,9 @@ use driftq_core::OpenOptions;
 use std::time::{Duration, Instant};
 
 use driftq_core::command::{Ack, CreateGroup, CreateTopic, Finish};
-use driftq_core::command::{Begin, Claim, Complete, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim};
+use driftq_core::command::{
+    Begin, Claim, Complete, GroupLifetime, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim,
+};
 use driftq_core::log::{FileId, FileInfo, LogId, MemoryStorage, Storage, StorageFault, WriteAt};
 use driftq_core::reply::StoreReply;
 use driftq_core::types::*;
@@ -127,6 +129,7 @@ impl BenchBroker {
             deliveries_max: None,
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
+            group_lifetime: GroupLifetime::Durable,
         };
         match self.send(Command::Subscribe(request)) {
             Some(Reply::Subscribed { consumer }) => consumer,
@@ -271,7 +274,7 @@ impl BenchBroker {
         let (status, result, last_error) = (EffectStatus::Succeeded, Some(RESULT.into()), Default::default());
         let outcome = Outcome { status, response_code: 0, result, last_error };
         let (identity, token) = (charge(number), TokenClaim::Shown(token));
-        let request = StoreCommand::Finish(Finish { identity, token, outcome });
+        let request = StoreCommand::Finish(Finish { identity, token, outcome, dead_letter: None });
         self.pipeline.handle(self.now, Command::Store(Box::new(request)));
     }
 
@@ -333,7 +336,7 @@ impl BenchBroker {
         let deliveries = std::mem::take(&mut self.deliveries);
         for delivery in &deliveries {
             let produce = vec![Produce::new(next.clone(), "key-1", VALUE); 2];
-            let request = Complete { claim: self.claim(delivery), result: None, produce };
+            let request = Complete { claim: self.claim(delivery), result: None, produce, failed: None };
             self.pipeline.handle(self.now, Command::Complete(Box::new(request)));
         }
         self.flush();
@@ -418,6 +421,9 @@ impl Storage for RingStorage {
         Ok(())
     }
     fn remove(&mut self, _: FileId) -> Result<(), StorageFault> {
+        Ok(())
+    }
+    fn trim(&mut self, _: FileId, _: u64) -> Result<(), StorageFault> {
         Ok(())
     }
     fn sync_folder(&mut self) -> Result<(), StorageFault> {

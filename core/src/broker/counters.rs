@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::record::Event;
 use crate::reply::{Refusal, Reply, StoreReply};
 use crate::state::State;
-use crate::types::{DeadReason, TopicName};
+use crate::types::{DeadReason, MessageRef, TopicName};
 
 /// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct Counters {
     pub refused: u64,
     /// Messages stored by produce and complete.
     pub produced: u64,
+    /// Records that removed retained messages because the disk was full.
+    pub reclaimed: u64,
     /// Produces that were duplicates.
     pub deduplicated: u64,
     /// Deliveries, redeliveries included.
@@ -34,6 +36,8 @@ pub struct Counters {
     pub extended: u64,
     /// Redriven dead letters.
     pub redriven: u64,
+    /// Messages removed by purges.
+    pub purged: u64,
     /// Messages acked without delivery, since their identity was committed; once per group.
     pub skipped: u64,
     /// Completed steps.
@@ -67,13 +71,14 @@ impl Counters {
             }
             Event::Delivered { .. } => self.delivered += 1,
             Event::Acked { .. } => self.acked += 1,
+            Event::CumulativelyAcked { acks, .. } => self.acked += acks.len() as u64,
             Event::Released { .. } => self.released += 1,
             Event::Withdrawn { .. } => self.withdrawn += 1,
             Event::Extended { .. } => self.extended += 1,
             Event::Redriven { .. } => self.redriven += 1,
             Event::Completed(step) => {
                 self.completed += 1;
-                self.acked += 1;
+                self.acked += u64::from(step.dead_letter.is_none());
                 self.produced += step.stored() as u64;
                 self.skipped += step.skips();
             }
@@ -98,11 +103,14 @@ impl Counters {
 /// Counts a dead letter. Removes the counts of a deleted topic, so that they stay bounded.
 #[inline]
 pub(super) fn count_dead_letter(counters: &mut DeadLetterCounts, state: &State, event: &Event) {
+    let mut count = |message_ref: &MessageRef, reason| {
+        let topic = state.topic(message_ref.topic).expect("the topic of a message exists");
+        *counters.entry((topic.name().clone(), reason)).or_default() += 1;
+    };
     match event {
-        Event::DeadLettered { message_ref, reason, .. } => {
-            let topic = state.topic(message_ref.topic).expect("the topic of a message exists");
-            *counters.entry((topic.name().clone(), *reason)).or_default() += 1;
-        }
+        Event::DeadLettered { message_ref, reason, .. } => count(message_ref, *reason),
+        Event::EffectDeadLettered(failed) => count(&failed.message_ref, DeadReason::NonRetryable),
+        Event::Completed(step) if step.dead_letter.is_some() => count(&step.message_ref, DeadReason::NonRetryable),
         Event::TopicDeleted { topic } => {
             let name = state.topic(*topic).map(|topic| topic.name().clone());
             counters.retain(|(known, _), _| Some(known) != name.as_ref());

@@ -2,10 +2,10 @@
 
 use super::{Broker, LogSink, SpaceClass};
 use crate::command::{
-    Ack, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend,
-    Finish, Forget, ListGroups, ListTopics, Lookup, Nack, OnDisconnect, Pause, Peek, Reacquire, Redrive,
-    RedriveSelection, Release, Renew, Resume, Seek, SeekTo, SetPrefetch, StoreCommand, Subscribe, Unsubscribe,
-    Withdraw,
+    Ack, ChangeRetention, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic,
+    DescribeTopic, Extend, Finish, Forget, GroupLifetime, ListEffects, ListGroups, ListTopics, Lookup, Nack,
+    OnDisconnect, Pause, Peek, Purge, REDRIVE_SLICE, Reacquire, Redrive, RedriveSelection, Release, Renew, Resume,
+    Seek, SeekTo, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
 };
 use crate::decide::effects::EffectDecisions;
 use crate::decide::{self, Decision, admin, complete, dead_letter, produce, settle};
@@ -14,10 +14,7 @@ use crate::index::{Consumer, Credit};
 use crate::record::Event;
 use crate::reply::{CloseCause, ListedGroup, Output, Overload, Refusal, Reply};
 use crate::state::Group;
-use crate::types::{ConsumerId, GroupId, MessageRef, TopicId, TopicName};
-
-/// The most dead letters that one command redrives, so that it does not delay other commands.
-const REDRIVEN_PER_CALL: u64 = 1_024;
+use crate::types::{ConsumerId, GroupId, GroupOrigin, MessageRef, TopicId, TopicName};
 
 /// Beyond the limit of stored completions or winners, this fraction of the limit is removed at once.
 const FREED_SHARE: u64 = 1_024;
@@ -27,7 +24,8 @@ impl<F: Faults> Broker<F> {
     pub(super) fn execute(&mut self, command: Command, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         match command {
             Command::Produce(mut request) => {
-                let decision = produce::produce(&self.context(), &mut request)?;
+                let decision = produce::produce(&self.context(), &mut request);
+                let decision = decision.inspect_err(|refusal| self.index_refusal(refusal))?;
                 self.counters.deduplicated += u64::from(matches!(&decision.reply, Reply::Produced(at) if at.duplicate));
                 self.commit_and_reply(decision, SpaceClass::Growth, log)
             }
@@ -35,8 +33,12 @@ impl<F: Faults> Broker<F> {
                 let decision = settle::ack(&self.context(), &claim)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
-            Command::Nack(Nack { claim, reason, delay }) => {
-                let decision = settle::nack(&self.context(), &claim, &reason, delay)?;
+            Command::AckCumulative(request) => {
+                let decision = settle::ack_cumulative(&self.context(), &request)?;
+                self.commit_and_reply(decision, SpaceClass::Drain, log)
+            }
+            Command::Nack(Nack { claim, reason, retry }) => {
+                let decision = settle::nack(&self.context(), &claim, &reason, retry)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log).inspect(|_| self.counters.nacked += 1)
             }
             Command::Extend(Extend { claim, lease }) => {
@@ -51,6 +53,11 @@ impl<F: Faults> Broker<F> {
                 let decision = settle::withdraw(&self.context(), &claim)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
+            Command::ExpireLease(request) => {
+                let message_ref = settle::leased_message(&self.context(), &request)?;
+                self.expire_lease(&message_ref, log)?;
+                Ok(Reply::Success)
+            }
             Command::Complete(request) => self.complete(request, log),
             Command::Store(request) => self.execute_store(&request, log),
             Command::Subscribe(request) => self.subscribe(request, log),
@@ -62,17 +69,22 @@ impl<F: Faults> Broker<F> {
             Command::CloseStream(CloseStream { consumer }) => {
                 self.index.consumers.get(&consumer).ok_or(Refusal::UnknownConsumer)?;
                 self.withdraw_unreleased(consumer, log);
-                self.faults.disconnect(&mut self.index, consumer);
+                self.faults.disconnect(&self.state, &mut self.index, consumer, self.now);
                 Ok(Reply::Success)
             }
             Command::CreateTopic(CreateTopic { name, partitions, retention }) => {
                 let decision = admin::create_topic(&self.context(), &name, partitions, retention)?;
                 self.commit_and_reply(decision, SpaceClass::Growth, log)
             }
+            Command::ChangeRetention(ChangeRetention { name, age, bytes }) => {
+                let topic = decide::topic(&self.state, &name)?;
+                let decision = admin::change_retention(&self.context(), topic, age, bytes);
+                self.commit_and_reply(decision, SpaceClass::Drain, log)
+            }
             Command::DeleteTopic(DeleteTopic { name }) => self.delete_topic(&name, log),
             Command::CreateGroup(CreateGroup { topic, group, start }) => {
                 let topic = decide::topic(&self.state, &topic)?;
-                let decision = admin::create_group(&self.context(), topic, &group, start)?;
+                let decision = admin::create_group(&self.context(), topic, &group, start, GroupOrigin::Requested)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::DeleteGroup(DeleteGroup { topic, group }) => {
@@ -99,6 +111,12 @@ impl<F: Faults> Broker<F> {
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::Redrive(Redrive { topic, which, limit }) => self.redrive(&topic, &which, limit, log),
+            Command::Purge(Purge { topic }) => {
+                let decision = admin::purge(&self.context(), decide::topic(&self.state, &topic)?);
+                let reply = self.commit_and_reply(decision, SpaceClass::Drain, log)?;
+                self.counters.purged += if let Reply::Purged { count } = reply { count } else { 0 };
+                Ok(reply)
+            }
             Command::ListTopics(ListTopics) => {
                 Ok(Reply::Topics(self.state.topics().map(|topic| topic.name().clone()).collect()))
             }
@@ -113,7 +131,8 @@ impl<F: Faults> Broker<F> {
     }
 
     fn complete(&mut self, mut request: Box<Complete>, log: &mut impl LogSink) -> Result<Reply, Refusal> {
-        let decision = complete::complete(&self.context(), &mut request)?;
+        let decision = complete::complete(&self.context(), &mut request);
+        let decision = decision.inspect_err(|refusal| self.index_refusal(refusal))?;
         let class = match &decision.event {
             Some(Event::Completed(step)) if step.stored() > 0 => SpaceClass::Growth,
             _ => SpaceClass::Drain,
@@ -148,11 +167,15 @@ impl<F: Faults> Broker<F> {
         let token = self.next_token();
         let (class, is_begin) = match command {
             StoreCommand::Begin(_) => (SpaceClass::Growth, true),
+            // Takes a message out of its group, as a nack that dead-letters it does.
+            StoreCommand::Finish(Finish { dead_letter: Some(_), .. }) => (SpaceClass::Drain, false),
             // A finish frees nothing, so results must not exhaust the space reserved for acks.
             StoreCommand::Reacquire(Reacquire { .. })
             | StoreCommand::Renew(Renew { .. })
             | StoreCommand::Finish(Finish { .. }) => (SpaceClass::Churn, false),
-            StoreCommand::Lookup(Lookup { .. }) | StoreCommand::Forget(Forget { .. }) => (SpaceClass::Drain, false),
+            StoreCommand::Lookup(Lookup { .. })
+            | StoreCommand::List(ListEffects { .. })
+            | StoreCommand::Forget(Forget { .. }) => (SpaceClass::Drain, false),
         };
         let decision = EffectDecisions { context: self.context(), token }.decide(command);
         let result = decision.and_then(|decision| self.commit_and_reply(decision, class, log));
@@ -162,11 +185,14 @@ impl<F: Faults> Broker<F> {
 
     fn subscribe(&mut self, request: Subscribe, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         if self.index.consumers.len() >= self.limits.consumers_max {
-            let retry_after = self.limits.retry_after;
-            return Err(Refusal::Overloaded { reason: Overload::Objects, retry_after });
+            return Err(self.context().overloaded(Overload::Objects));
         }
         let topic = decide::topic(&self.state, &request.topic)?;
-        let decision = admin::create_group(&self.context(), topic, &request.group, request.start)?;
+        let origin = match request.group_lifetime {
+            GroupLifetime::Durable => GroupOrigin::Consumed,
+            GroupLifetime::Ephemeral => GroupOrigin::Ephemeral,
+        };
+        let decision = admin::create_group(&self.context(), topic, &request.group, request.start, origin)?;
         let topic = topic.id();
         self.commit_and_reply(decision, SpaceClass::Drain, log)?;
         let group = admin::group(decide::topic(&self.state, &request.topic)?, &request.group)?.id();
@@ -207,7 +233,7 @@ impl<F: Faults> Broker<F> {
                 }
             }
         }
-        self.faults.disconnect(&mut self.index, id);
+        self.faults.disconnect(&self.state, &mut self.index, id, self.now);
         Ok(Reply::Success)
     }
 
@@ -253,23 +279,25 @@ impl<F: Faults> Broker<F> {
         limit: u64,
         log: &mut impl LogSink,
     ) -> Result<Reply, Refusal> {
-        let (mut count, limit) = (0, limit.min(REDRIVEN_PER_CALL));
-        let mut candidates = dead_letter::Candidates::of(&self.state, topic, which)?;
-        while count < limit
-            && let Some(candidate) = candidates.next(&self.state)
-        {
+        let mut count = 0;
+        let mut candidates = dead_letter::Candidates::of(&self.context(), topic, which)?;
+        for _ in 0..limit.min(REDRIVE_SLICE) {
+            let Some(candidate) = candidates.next(&self.state) else { break };
             let redriven = match dead_letter::redrive(&self.context(), topic, candidate) {
                 Ok(None) => continue,
                 Ok(Some(event)) => self.commit_or_refuse(event, SpaceClass::Growth, log),
-                Err(refusal) => Err(refusal),
+                Err(refusal) => {
+                    self.index_refusal(&refusal);
+                    Err(refusal)
+                }
             };
             match redriven {
                 Ok(()) => count += 1,
                 // A partial redrive succeeds; the reply has its count.
-                Err(_) if count > 0 => break,
+                Err(_) if count > 0 => return Ok(Reply::Redriven { count, rest: None }),
                 Err(refusal) => return Err(refusal),
             }
         }
-        Ok(Reply::Redriven { count })
+        Ok(Reply::Redriven { count, rest: candidates.rest() })
     }
 }

@@ -26,6 +26,7 @@ impl<F: Faults> Broker<F> {
         });
         Ok(Reply::Topic(Box::new(TopicInfo {
             name: name.clone(),
+            retention: topic.retention(),
             partitions: partitions.collect(),
             groups: groups.collect(),
         })))

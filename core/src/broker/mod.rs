@@ -9,6 +9,7 @@ mod counters;
 mod dispatch;
 mod execute;
 mod inspect;
+mod retention;
 mod timeouts;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -161,6 +162,7 @@ impl<F: Faults> Broker<F> {
         self.hold(Output::Reply { ticket, result });
         self.dispatch(log);
         self.limit_winners(log);
+        self.limit_retained(log);
         ticket
     }
 
@@ -171,6 +173,9 @@ impl<F: Faults> Broker<F> {
             self.advance(now.into(), log);
             self.dispatch(log);
             self.limit_winners(log);
+            // Not with commands, which would take that much longer.
+            self.index.reclaim();
+            self.limit_retained(log);
         }
     }
 
@@ -235,7 +240,9 @@ impl<F: Faults> Broker<F> {
         if self.failure.is_some() || self.closing {
             return None;
         }
-        let work = (self.index.has_work() || self.excess_winners() > 0).then_some(self.now);
+        let has_excess = self.excess_winners() > 0 || self.excess_retained() > 0;
+        let has_work = self.index.has_work() || has_excess || self.index.departed.first_due().is_some();
+        let work = has_work.then_some(self.now);
         let grant = self.index.leases.grants.next_check();
         let wall = self.index.timers.next_wall().map(|wall| self.state.wall_clock().reaches(wall));
         let times = [work, self.index.timers.next(), grant, wall, self.check_clock_at];
@@ -332,7 +339,7 @@ impl<F: Faults> Broker<F> {
         self.adjust_wall_clock(now.wall, log);
         self.check_grants(log);
         self.fire_due_timers(log);
-        self.index.reclaim();
+        self.delete_departed_groups(log);
     }
 
     /// Appends a record and applies it, unless the log refuses it.
@@ -381,7 +388,7 @@ impl<F: Faults> Broker<F> {
     fn refusal(&self, refusal: LogRefusal) -> Refusal {
         match refusal {
             LogRefusal::Full => Refusal::StorageFull,
-            LogRefusal::Busy => Refusal::Overloaded { reason: Overload::Log, retry_after: self.limits.retry_after },
+            LogRefusal::Busy => self.context().overloaded(Overload::Log),
             LogRefusal::TooLong => Refusal::Invalid("the record would be too long for the log"),
         }
     }

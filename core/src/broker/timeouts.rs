@@ -7,7 +7,7 @@ use crate::faults::Faults;
 use crate::index::{Due, Sweep, Timer};
 use crate::record::Event;
 use crate::reply::Refusal;
-use crate::state::Group;
+use crate::state::{Group, Topic};
 use crate::types::{Effect, EffectStatus, MessageRef, PartitionId, Position, TopicId};
 
 /// The most timers fired in one call. [`Broker::poll_timeout`] asks for the next call at once.
@@ -16,8 +16,11 @@ const TIMERS_PER_CALL: usize = 1_024;
 /// How many swept entries count as one timer.
 const SWEPT_PER_TIMER: u64 = 4;
 
+/// The most records that one call appends to remove retained messages on a full disk.
+const RECLAIMED_RECORDS_PER_CALL: usize = 64;
+
 /// The most entries that one record expires.
-const SWEPT_PER_RECORD: u64 = 1_024;
+pub(super) const SWEPT_PER_RECORD: u64 = 1_024;
 
 impl<F: Faults> Broker<F> {
     /// Fires the timers that are due, up to the limit of one call.
@@ -30,8 +33,9 @@ impl<F: Faults> Broker<F> {
             let timers = &self.index.timers;
             let due = timers.due(self.now).or_else(|| timers.due_in_wall_time(self.state.wall_clock(), self.now));
             let result = if let Some((due, timer)) = due {
-                handled += 1;
-                self.fire(due, timer, log)
+                let swept = self.fire(due, timer, log);
+                handled += 1 + swept.as_ref().map_or(0, |count| count / SWEPT_PER_TIMER) as usize;
+                swept.map(drop)
             } else if let Some(sweep) = self.index.timers.take_due_sweep(self.now) {
                 let swept = self.sweep(&sweep, log);
                 handled += 1 + swept.as_ref().map_or(0, |count| count / SWEPT_PER_TIMER) as usize;
@@ -45,26 +49,26 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    fn fire(&mut self, due: Due, timer: Timer, log: &mut impl LogSink) -> Result<(), Refusal> {
+    /// Fires one timer and returns the number of entries it swept, if it sweeps.
+    fn fire(&mut self, due: Due, timer: Timer, log: &mut impl LogSink) -> Result<u64, Refusal> {
         match timer {
-            Timer::Lease(message_ref) => self.expire_lease(&message_ref, log),
+            Timer::Lease(message_ref) => self.expire_lease(&message_ref, log)?,
             Timer::Retry(message_ref) => {
                 self.index.timers.cancel(due, timer);
                 self.index.retry(&self.state, &message_ref);
-                Ok(())
             }
             Timer::Delay(topic, partition, position) => {
                 self.index.timers.cancel(due, timer);
                 self.index.expire_delay(topic, partition, position);
-                Ok(())
             }
-            Timer::Retention(topic, partition) => self.expire_retained(topic, partition, log),
+            Timer::Retention(topic, partition) => return self.expire_retained(topic, partition, log),
+            Timer::IdleGroup(topic, group) => self.examine_idle_group(topic, group),
             Timer::Deadline(topic, partition, position) => {
                 self.expire_waiting(topic, partition, position, log)?;
                 self.index.timers.cancel(due, timer);
-                Ok(())
             }
         }
+        Ok(0)
     }
 
     /// The deadline of a message has passed: dead-letters it in every group in which it waits. Where it is leased, the
@@ -90,8 +94,8 @@ impl<F: Faults> Broker<F> {
         Ok(())
     }
 
-    /// A lease has expired: retries or dead-letters its message.
-    fn expire_lease(&mut self, message_ref: &MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
+    /// A lease has expired, or a client ends it: retries or dead-letters its message.
+    pub(super) fn expire_lease(&mut self, message_ref: &MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
         let topic = self.state.topic(message_ref.topic).expect("timers of a deleted topic are cancelled");
         let progress = topic.group(message_ref.group).and_then(|group| group.progress(message_ref.partition));
         let delivery = progress
@@ -141,22 +145,40 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    /// Removes retained messages that exceed the retention age.
-    fn expire_retained(
-        &mut self,
-        topic: TopicId,
-        partition: PartitionId,
-        log: &mut impl LogSink,
-    ) -> Result<(), Refusal> {
-        let durable = self.state.topic(topic).expect("timers of a deleted topic are cancelled");
-        let messages = durable.partition(partition).expect("a retention timer names a partition");
-        let age = durable.retention().age.expect("a retention timer needs an age");
-        let too_old = |position: &_| {
-            messages.message(*position).is_some_and(|message| message.produced_at.after(age) <= self.now)
-        };
-        let through = messages.retained().take_while(too_old).take(SWEPT_PER_RECORD as usize).last();
-        let through = through.expect("the timer fires when the oldest message exceeds the age");
-        self.commit_or_refuse(Event::RetentionExpired { topic, partition, through }, SpaceClass::Drain, log)
+    /// Removes the oldest retained messages, since the disk is full; a bounded number per call. Returns whether there
+    /// are more, and the log took the records.
+    pub(crate) fn reclaim_retained(&mut self, log: &mut impl LogSink) -> bool {
+        for _ in 0..RECLAIMED_RECORDS_PER_CALL {
+            let Some((topic, partition)) = self.partition_with_oldest_retained() else { return false };
+            let retained = self.state.topic(topic).and_then(|topic| topic.partition(partition));
+            let through = retained.and_then(|messages| messages.retained().take(SWEPT_PER_RECORD as usize).last());
+            let Some(through) = through else { return false };
+            if self.commit(Event::RetentionExpired { topic, partition, through }, SpaceClass::Drain, log).is_err() {
+                return false;
+            }
+            self.counters.reclaimed += 1;
+        }
+        self.partition_with_oldest_retained().is_some()
+    }
+
+    fn partition_with_oldest_retained(&self) -> Option<(TopicId, PartitionId)> {
+        let partitions = self.state.topics().flat_map(|topic| topic.partitions().map(|found| (topic.id(), found)));
+        let oldest = partitions.filter_map(|(topic, (id, messages))| {
+            let (_, message) = messages.oldest_retained()?;
+            Some((message.produced_at, topic, id))
+        });
+        oldest.min().map(|(_, topic, partition)| (topic, partition))
+    }
+
+    /// The bytes of all stored messages.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.state.topics().flat_map(Topic::partitions).map(|(_, partition)| partition.kept().bytes).sum()
+    }
+
+    /// Whether there is a message that is not acked in every group.
+    pub(crate) fn has_live_messages(&self) -> bool {
+        let mut partitions = self.state.topics().flat_map(Topic::partitions);
+        partitions.any(|(_, partition)| partition.backlog().messages > 0)
     }
 
     /// Expires the due entries of a table and returns their number.

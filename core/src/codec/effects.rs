@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::fields::*;
-use crate::record::{Completed, EffectBegun, EffectConclusion, Produced, Stored};
+use crate::record::{Completed, DeadLetterSlot, EffectBegun, EffectConclusion, EffectDeadLettered, Produced, Stored};
 use crate::types::Body;
 use crate::types::StepOutput;
 use crate::types::identity::tag;
@@ -211,6 +211,7 @@ pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
         put_varint(out, ended.window.0);
         put_text(out, ended.result.as_deref());
     }
+    step.dead_letter.iter().for_each(|slot| put_slot(out, slot));
     for output in &step.outputs {
         put_bytes(out, output.requested_topic.as_str().as_bytes());
         put_varints(out, [u64::from(output.partition.0), output.offset.0]);
@@ -228,7 +229,8 @@ pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
     }
 }
 
-pub(super) fn completed(from: &mut Reader<'_>) -> Result<Completed, Malformed> {
+/// Reads a completed step; `is_dead_lettered` is in the kind of its record.
+pub(super) fn completed(from: &mut Reader<'_>, is_dead_lettered: bool) -> Result<Completed, Malformed> {
     let message_ref = message_ref(from)?;
     let token = token(from)?;
     let until = Timestamp(from.varint()?);
@@ -243,11 +245,44 @@ pub(super) fn completed(from: &mut Reader<'_>) -> Result<Completed, Malformed> {
             Some(EffectConclusion { window, result: text(from)?.map(|text: Text| Arc::from(text)) })
         }
     };
+    let dead_letter = if is_dead_lettered { Some(slot(from)?) } else { None };
     let mut outputs = Vec::new();
     while !from.is_empty() {
         outputs.push(produced(from)?);
     }
-    Ok(Completed { message_ref, token, until, is_contested: flags & 2 != 0, effect, outputs })
+    Ok(Completed { message_ref, token, until, is_contested: flags & 2 != 0, effect, outputs, dead_letter })
+}
+
+fn put_slot(out: &mut Vec<u8>, slot: &DeadLetterSlot) {
+    put_varints(out, [u64::from(slot.topic.0), u64::from(slot.partition.0), slot.offset.0]);
+    put_bytes(out, slot.last_error.as_bytes());
+}
+
+fn slot(from: &mut Reader<'_>) -> Result<DeadLetterSlot, Malformed> {
+    Ok(DeadLetterSlot {
+        topic: TopicId(from.varint32()?),
+        partition: PartitionId(from.varint32()?),
+        offset: Offset(from.varint()?),
+        last_error: from.text()?.into(),
+    })
+}
+
+pub(super) fn put_dead_lettered(out: &mut Vec<u8>, failed: &EffectDeadLettered) {
+    put_identity(out, &failed.identity);
+    put_outcome(out, &failed.outcome);
+    put_message_ref(out, &failed.message_ref);
+    put_slot(out, &failed.dead_letter);
+    put_varint(out, failed.winner_until.0);
+}
+
+pub(super) fn dead_lettered(from: &mut Reader<'_>) -> Result<EffectDeadLettered, Malformed> {
+    Ok(EffectDeadLettered {
+        identity: identity(from)?,
+        outcome: outcome(from)?,
+        message_ref: message_ref(from)?,
+        dead_letter: slot(from)?,
+        winner_until: Timestamp(from.varint()?),
+    })
 }
 
 fn produced(from: &mut Reader<'_>) -> Result<Produced, Malformed> {

@@ -4,7 +4,7 @@ use crate::record::DedupeWindow;
 use crate::types::Body;
 use crate::types::names::topic_name;
 use crate::types::{Boot, GroupId, LeaseToken, Millis, PartitionId, Position, ProduceScope, Timestamp, TopicId};
-use crate::types::{MessageRef, Retention, WallAdjustment, WallClock};
+use crate::types::{GroupOrigin, MessageRef, Retention, WallAdjustment, WallClock};
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
 pub(super) fn put_group(out: &mut Vec<u8>, topic: TopicId, group: GroupId) {
@@ -45,6 +45,23 @@ pub(super) fn put_retention(out: &mut Vec<u8>, retention: Retention) {
 
 pub(super) fn retention(reader: &mut Reader<'_>) -> Result<Retention, Malformed> {
     Ok(Retention { age: optional(reader)?.map(Millis), bytes: optional(reader)? })
+}
+
+pub(super) fn origin_code(origin: GroupOrigin) -> u8 {
+    match origin {
+        GroupOrigin::Requested => 0,
+        GroupOrigin::Consumed => 1,
+        GroupOrigin::Ephemeral => 2,
+    }
+}
+
+pub(super) fn origin(reader: &mut Reader<'_>) -> Result<GroupOrigin, Malformed> {
+    match reader.byte()? {
+        0 => Ok(GroupOrigin::Requested),
+        1 => Ok(GroupOrigin::Consumed),
+        2 => Ok(GroupOrigin::Ephemeral),
+        _ => Err(Malformed("unknown group origin")),
+    }
 }
 
 pub(super) fn put_wall_clock(out: &mut Vec<u8>, clock: &WallClock) {

@@ -7,7 +7,7 @@ use super::fields::*;
 use crate::record::{Image, RunImage};
 use crate::types::names::*;
 use crate::types::{Boot, GroupId, Offset, OffsetRef, PartitionId, Position, Text, Timestamp, TopicId};
-use crate::types::{DeliveryState, LastError, Phase, Winner};
+use crate::types::{DeliveryState, GroupOrigin, LastError, Phase, Winner};
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
 const ORIGIN: u8 = 0x80;
@@ -24,6 +24,7 @@ const REPLAYED: u8 = 0x8A;
 const EFFECT: u8 = 0x8B;
 const COMPLETION: u8 = 0x8C;
 const WINNER: u8 = 0x8D;
+const GROUP_WITH_ORIGIN: u8 = 0x94;
 
 /// Whether frames of this kind occur in snapshots only.
 pub(crate) fn is_image(kind: u8) -> bool {
@@ -37,7 +38,8 @@ pub(super) fn kind(image: &Image) -> u8 {
         Image::Partition { .. } => PARTITION,
         Image::TrimmedRun { .. } => TRIMMED_RUN,
         Image::Message { .. } => MESSAGE,
-        Image::Group { .. } => GROUP,
+        Image::Group { origin: GroupOrigin::Requested, has_acked: false, .. } => GROUP,
+        Image::Group { .. } => GROUP_WITH_ORIGIN,
         Image::Floor { .. } => FLOOR,
         Image::AckedRun { .. } => DONE_RUN,
         Image::DeliveryState { .. } => ENTRY,
@@ -96,8 +98,11 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_optional(out, visible_to.map(|group| u64::from(group.0)));
             put_body(out, bytes);
         }
-        Image::Group { topic, group, name, paused, skipped } => {
+        Image::Group { topic, group, name, paused, skipped, origin, has_acked } => {
             put_group(out, *topic, *group);
+            if kind(image) == GROUP_WITH_ORIGIN {
+                out.extend([origin_code(*origin), u8::from(*has_acked)]);
+            }
             out.push(u8::from(*paused));
             put_varint(out, *skipped);
             out.extend_from_slice(name.as_str().as_bytes());
@@ -195,10 +200,18 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
                 body: body(from)?,
             }
         }
-        GROUP => {
+        GROUP | GROUP_WITH_ORIGIN => {
             let (topic, group) = group(from)?;
+            let (origin, has_acked) = match kind {
+                GROUP => (GroupOrigin::Requested, false),
+                _ => (origin(from)?, flag(from)?),
+            };
+            if kind == GROUP_WITH_ORIGIN && origin == GroupOrigin::Requested && !has_acked {
+                return Err(Malformed("a group with an image kind of its own"));
+            }
             let (paused, skipped) = (flag(from)?, from.varint()?);
-            Image::Group { topic, group, paused, skipped, name: group_name(rest_text(from)?)? }
+            let name = group_name(rest_text(from)?)?;
+            Image::Group { topic, group, name, paused, skipped, origin, has_acked }
         }
         FLOOR => {
             let (topic, group) = group(from)?;

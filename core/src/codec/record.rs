@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::fields::*;
 use super::{effects, image};
-use crate::record::{Event, Record};
+use crate::record::{CumulativeAck, Event, Record};
 use crate::types::metadata;
 use crate::types::names::*;
 use crate::types::{Boot, GroupId, Millis, Offset, PartitionId, Position, Text, Timestamp, TopicId};
-use crate::types::{GroupStart, MessageRef};
+use crate::types::{GroupOrigin, GroupStart, MessageRef};
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
 /// The version of every record kind written today.
@@ -45,6 +45,13 @@ const COMPLETIONS_EXPIRED: u8 = 29;
 const WITHDRAWN: u8 = 30;
 const WALL_CLOCK_ADJUSTED: u8 = 31;
 const WINNERS_EXPIRED: u8 = 32;
+const PURGED: u8 = 35;
+const COMPLETED_AND_DEAD_LETTERED: u8 = 43;
+const EFFECT_DEAD_LETTERED: u8 = 44;
+const CUMULATIVELY_ACKED: u8 = 45;
+const RETENTION_CHANGED: u8 = 39;
+const GROUP_CREATED_BY_CONSUMING: u8 = 40;
+const GROUP_ORIGIN_CHANGED: u8 = 41;
 
 /// The kind byte of an event's frame.
 #[must_use]
@@ -53,15 +60,20 @@ pub fn kind(event: &Event) -> u8 {
         Event::Booted { .. } => BOOTED,
         Event::TopicCreated { .. } => TOPIC_CREATED,
         Event::TopicDeleted { .. } => TOPIC_DELETED,
-        Event::GroupCreated { .. } => GROUP_CREATED,
+        Event::RetentionChanged { .. } => RETENTION_CHANGED,
+        Event::GroupCreated { origin: GroupOrigin::Requested, .. } => GROUP_CREATED,
+        Event::GroupCreated { .. } => GROUP_CREATED_BY_CONSUMING,
+        Event::GroupOriginChanged { .. } => GROUP_ORIGIN_CHANGED,
         Event::GroupDeleted { .. } => GROUP_DELETED,
         Event::GroupPaused { .. } => GROUP_PAUSED,
         Event::GroupResumed { .. } => GROUP_RESUMED,
         Event::GroupSought { .. } => GROUP_SOUGHT,
+        Event::Purged { .. } => PURGED,
         Event::Produced { .. } => PRODUCED,
         Event::Delivered { .. } => DELIVERED,
         Event::Acked { commits: None, .. } => ACKED,
         Event::Acked { commits: Some(_), .. } => ACKED_AND_COMMITTED,
+        Event::CumulativelyAcked { .. } => CUMULATIVELY_ACKED,
         Event::Nacked { .. } => NACKED,
         Event::ReasonNoted { .. } => REASON_NOTED,
         Event::Expired { .. } => EXPIRED,
@@ -77,6 +89,8 @@ pub fn kind(event: &Event) -> u8 {
         Event::EffectRenewed { .. } => EFFECT_RENEWED,
         Event::EffectForgotten { .. } => EFFECT_FORGOTTEN,
         Event::EffectsExpired { .. } => EFFECTS_EXPIRED,
+        Event::EffectDeadLettered(_) => EFFECT_DEAD_LETTERED,
+        Event::Completed(step) if step.dead_letter.is_some() => COMPLETED_AND_DEAD_LETTERED,
         Event::Completed(_) => COMPLETED,
         Event::CompletionsExpired { .. } => COMPLETIONS_EXPIRED,
         Event::WinnersExpired { .. } => WINNERS_EXPIRED,
@@ -100,13 +114,24 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             put_retention(out, *retention);
         }
         Event::TopicDeleted { topic } => put_varints(out, [at, u64::from(topic.0)]),
-        Event::GroupCreated { topic, group, name, start } => {
+        Event::RetentionChanged { topic, retention } => {
+            put_varints(out, [at, u64::from(topic.0)]);
+            put_retention(out, *retention);
+        }
+        Event::GroupCreated { topic, group, name, start, origin } => {
             put_at_group(out, at, *topic, *group);
             put_bytes(out, name.as_str().as_bytes());
             out.push(match start {
                 GroupStart::Earliest => 0,
                 GroupStart::Latest => 1,
             });
+            if *origin != GroupOrigin::Requested {
+                out.push(origin_code(*origin));
+            }
+        }
+        Event::GroupOriginChanged { topic, group, origin } => {
+            put_at_group(out, at, *topic, *group);
+            out.push(origin_code(*origin));
         }
         Event::GroupDeleted { topic, group }
         | Event::GroupPaused { topic, group }
@@ -114,6 +139,10 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
         Event::GroupSought { topic, group, targets } => {
             put_at_group(out, at, *topic, *group);
             targets.iter().for_each(|target| put_varint(out, target.0));
+        }
+        Event::Purged { topic, ends, winner_until } => {
+            put_varints(out, [at, u64::from(topic.0), winner_until.0]);
+            ends.iter().for_each(|end| put_varint(out, end.0));
         }
         Event::Produced { topic, partition, offset, body, dedupe, skipped } => {
             put_varints(out, [at, u64::from(topic.0), u64::from(partition.0), offset.0]);
@@ -133,6 +162,16 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             }
             if let Some(until) = winner_until {
                 put_varint(out, until.0);
+            }
+        }
+        Event::CumulativelyAcked { topic, group, partition, acks } => {
+            put_at_group(out, at, *topic, *group);
+            put_varint(out, u64::from(partition.0));
+            for ack in acks {
+                put_varint(out, ack.position.0);
+                out.push(u8::from(ack.commits.is_some()) | u8::from(ack.winner_until.is_some()) << 1);
+                ack.commits.iter().for_each(|window| put_varint(out, window.0));
+                ack.winner_until.iter().for_each(|until| put_varint(out, until.0));
             }
         }
         Event::Released { message_ref } | Event::Withdrawn { message_ref } => put_at_message_ref(out, at, message_ref),
@@ -187,6 +226,10 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             put_varint(out, at);
             effects::put_identity(out, identity);
             effects::put_outcome(out, outcome);
+        }
+        Event::EffectDeadLettered(failed) => {
+            put_varint(out, at);
+            effects::put_dead_lettered(out, failed);
         }
         Event::EffectRenewed { identity, until } => {
             put_varints(out, [at, until.0]);
@@ -251,7 +294,14 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             retention: retention(reader)?,
         },
         TOPIC_DELETED => Event::TopicDeleted { topic: TopicId(reader.varint32()?) },
-        GROUP_CREATED => {
+        RETENTION_CHANGED => {
+            Event::RetentionChanged { topic: TopicId(reader.varint32()?), retention: retention(reader)? }
+        }
+        GROUP_ORIGIN_CHANGED => {
+            let (topic, group) = group(reader)?;
+            Event::GroupOriginChanged { topic, group, origin: origin(reader)? }
+        }
+        GROUP_CREATED | GROUP_CREATED_BY_CONSUMING => {
             let (topic, group) = group(reader)?;
             let name = group_name(reader.text()?)?;
             let start = match reader.byte()? {
@@ -259,7 +309,14 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
                 1 => GroupStart::Latest,
                 _ => return Err(Malformed("unknown group start")),
             };
-            Event::GroupCreated { topic, group, name, start }
+            let origin = match kind {
+                GROUP_CREATED => GroupOrigin::Requested,
+                _ => match origin(reader)? {
+                    GroupOrigin::Requested => return Err(Malformed("a requested group has a record kind of its own")),
+                    origin => origin,
+                },
+            };
+            Event::GroupCreated { topic, group, name, start, origin }
         }
         GROUP_DELETED => {
             let (topic, group) = group(reader)?;
@@ -281,6 +338,14 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             }
             Event::GroupSought { topic, group, targets: Arc::from(targets) }
         }
+        PURGED => {
+            let (topic, winner_until) = (TopicId(reader.varint32()?), Timestamp(reader.varint()?));
+            let mut ends = Vec::new();
+            while !reader.is_empty() {
+                ends.push(Position(reader.varint()?));
+            }
+            Event::Purged { topic, ends: Arc::from(ends), winner_until }
+        }
         PRODUCED => {
             let topic = TopicId(reader.varint32()?);
             let (partition, offset) = (PartitionId(reader.varint32()?), Offset(reader.varint()?));
@@ -301,6 +366,15 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             commits: Some(Millis(reader.varint()?)),
             winner_until: trailing_time(reader)?,
         },
+        CUMULATIVELY_ACKED => {
+            let (topic, group) = group(reader)?;
+            let partition = PartitionId(reader.varint32()?);
+            let mut acks = Vec::new();
+            while !reader.is_empty() {
+                acks.push(cumulative_ack(reader)?);
+            }
+            Event::CumulativelyAcked { topic, group, partition, acks }
+        }
         RELEASED => Event::Released { message_ref: message_ref(reader)? },
         WITHDRAWN => Event::Withdrawn { message_ref: message_ref(reader)? },
         NACKED => Event::Nacked {
@@ -352,12 +426,25 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             let count = reader.varint()?;
             Event::EffectsExpired { count, namespace: effects::namespace(reader)? }
         }
-        COMPLETED => Event::Completed(Box::new(effects::completed(reader)?)),
+        EFFECT_DEAD_LETTERED => Event::EffectDeadLettered(Box::new(effects::dead_lettered(reader)?)),
+        COMPLETED => Event::Completed(Box::new(effects::completed(reader, false)?)),
+        COMPLETED_AND_DEAD_LETTERED => Event::Completed(Box::new(effects::completed(reader, true)?)),
         COMPLETIONS_EXPIRED => Event::CompletionsExpired { count: reader.varint()? },
         WINNERS_EXPIRED => Event::WinnersExpired { count: reader.varint()? },
         WALL_CLOCK_ADJUSTED => Event::WallClockAdjusted(adjustment(reader)?),
         _ => return Err(Malformed("unknown record kind")),
     })
+}
+
+fn cumulative_ack(reader: &mut Reader<'_>) -> Result<CumulativeAck, Malformed> {
+    let position = Position(reader.varint()?);
+    let flags = reader.byte()?;
+    if flags > 3 {
+        return Err(Malformed("unknown flags of an ack"));
+    }
+    let mut number = |flag| if flags & flag == 0 { Ok(None) } else { reader.varint().map(Some) };
+    let (commits, winner_until) = (number(1)?.map(Millis), number(2)?.map(Timestamp));
+    Ok(CumulativeAck { position, commits, winner_until })
 }
 
 /// The time that ends a payload, if there is one.

@@ -61,6 +61,15 @@ impl AckSet {
         self.cover(start, Run { end, last_offset });
     }
 
+    /// Adds every position below `floor`; `last_offset` is the topic offset of the message at `floor` − 1.
+    pub(crate) fn raise_floor(&mut self, floor: Position, last_offset: Offset) {
+        if floor >= self.end() {
+            *self = Self::with_floor(floor, Some(last_offset));
+        } else {
+            self.cover(Position(0), Run { end: floor, last_offset });
+        }
+    }
+
     /// Whether `position` is acked.
     #[must_use]
     pub fn contains(&self, position: Position) -> bool {
@@ -143,6 +152,15 @@ impl AckSet {
             Some((_, run)) if run.end > position => run.end,
             _ => position,
         }
+    }
+
+    /// The first acked position at or above `position`; `None` if none is acked from there on.
+    #[must_use]
+    pub(crate) fn first_acked_from(&self, position: Position) -> Option<Position> {
+        if self.first_unacked_from(position) != position {
+            return Some(position);
+        }
+        self.runs.range_from(&position).next().map(|(start, _)| *start)
     }
 
     /// Adds a run, merging it with every run it touches and with the floor. Returns whether a position was added.

@@ -284,6 +284,48 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         Some(self.remove_at(0, 0))
     }
 
+    /// Removes the entries below `key` and returns them. Taking all of them is O(1).
+    pub(crate) fn take_below(&mut self, key: &K) -> Self {
+        match self.last() {
+            Some((last, _)) if *last >= *key => {}
+            _ => return mem::take(self),
+        }
+        let Some(index) = self.slot_of(key) else { return Self::new() };
+        let (Ok(at) | Err(at)) = self.slots[index].chunk.search(key);
+        let mut below: VecDeque<_> = self.slots.drain(..index).collect();
+        let first = &mut self.slots[0];
+        let chunk = unshared(&mut first.chunk);
+        let upper = chunk.entries.split_off(at);
+        let lower = mem::replace(&mut chunk.entries, upper);
+        if !lower.is_empty() {
+            let bound = mem::replace(&mut first.first, key.clone());
+            below.push_back(Slot { first: bound, chunk: Arc::new(Chunk { entries: lower }) });
+        }
+        let len = below.iter().map(|slot| slot.chunk.len()).sum();
+        self.len -= len;
+        let mut below = Self { slots: below, len };
+        self.merge_if_sparse(0);
+        self.slots.shrink_to(SLOTS_KEPT.max(2 * self.slots.len()));
+        below.merge_if_sparse(below.slots.len().saturating_sub(1));
+        below
+    }
+
+    /// Removes the entries from `start` to below `end` and returns them.
+    pub(crate) fn take_range(&mut self, start: &K, end: &K) -> Self {
+        let below = self.take_below(start);
+        let taken = self.take_below(end);
+        if !below.is_empty() {
+            let above = mem::replace(self, below);
+            if !above.is_empty() {
+                let joint = self.slots.len();
+                self.slots.extend(above.slots);
+                self.len += above.len;
+                self.merge_if_sparse(joint);
+            }
+        }
+        taken
+    }
+
     /// Inserts at `at` of the full chunk `index`.
     ///
     /// Past the last key of the map it starts a new chunk, so that ascending keys leave full chunks. Past the last key
@@ -335,6 +377,12 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         let mut upper = Arc::unwrap_or_clone(self.remove_slot(lower + 1).chunk);
         // Growth at most doubles a capacity below MERGED_MAX, so it stays within CHUNK.
         unshared(&mut self.slots[lower].chunk).entries.append(&mut upper.entries);
+    }
+
+    fn merge_if_sparse(&mut self, index: usize) {
+        if self.slots.get(index).is_some_and(|slot| slot.chunk.len() < SPARSE) {
+            self.merge_or_drop(index);
+        }
     }
 
     fn remove_slot(&mut self, index: usize) -> Slot<K, V> {

@@ -1,7 +1,8 @@
-//! Collections: copy-on-write maps, entries that expire, ranges and sets of positions. Independent of the broker's
-//! state.
+//! Collections: copy-on-write maps, numbers per position, entries that expire, ranges and sets of positions.
+//! Independent of the broker's state.
 
 pub(crate) mod ack_set;
+pub(crate) mod counts;
 pub(crate) mod cow;
 pub(crate) mod expiring;
 pub(crate) mod partition_set;

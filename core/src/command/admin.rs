@@ -1,6 +1,8 @@
 //! Commands on topics, groups and dead letters.
 
-use crate::types::{GroupName, GroupStart, Offset, PartitionId, Retention, Timestamp, TopicName};
+use crate::types::{
+    GroupName, GroupStart, Millis, Offset, PartitionId, Retention, Setting, Timestamp, TopicId, TopicName,
+};
 
 /// Creates a topic, or confirms that it exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,8 +11,20 @@ pub struct CreateTopic {
     pub name: TopicName,
     /// The number of partitions; `None` for one, or for what an existing topic has.
     pub partitions: Option<u32>,
-    /// How long acked messages are kept; ignored if the topic exists.
+    /// How long acked messages are kept. What is not set is the server's default, for a dead-letter topic that of its
+    /// source, or what an existing topic has.
     pub retention: Retention,
+}
+
+/// Changes the retention of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeRetention {
+    /// The topic's name.
+    pub name: TopicName,
+    /// The greatest age of a retained message.
+    pub age: Setting<Millis>,
+    /// The most key and value bytes of the retained messages of a partition.
+    pub bytes: Setting<u64>,
 }
 
 /// Deletes a topic with its messages, groups and produce identities. Closes its streams.
@@ -44,7 +58,7 @@ pub struct Peek {
     pub limit: usize,
 }
 
-/// Creates a group.
+/// Creates a group, or confirms that it exists. The broker never deletes such a group by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateGroup {
     /// The topic.
@@ -62,6 +76,13 @@ pub struct DeleteGroup {
     pub topic: TopicName,
     /// The group.
     pub group: GroupName,
+}
+
+/// Removes all messages of a topic that are stored when the command is decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Purge {
+    /// The topic.
+    pub topic: TopicName,
 }
 
 /// Lists a topic's groups.
@@ -113,6 +134,9 @@ pub struct Resume {
     pub group: GroupName,
 }
 
+/// The most dead letters that one command goes through, so that it does not delay other commands.
+pub const REDRIVE_SLICE: u64 = 256;
+
 /// Moves dead letters back to their topic, each for the group that failed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redrive {
@@ -120,15 +144,30 @@ pub struct Redrive {
     pub topic: TopicName,
     /// Which dead letters.
     pub which: RedriveSelection,
-    /// The most to redrive, at most 1,024 per command; the reply says how many were.
+    /// The most to go through, at most [`REDRIVE_SLICE`] per command. The reply says how many were redriven; the others
+    /// are of groups that do not exist any more.
     pub limit: u64,
 }
 
 /// Which dead letters to redrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedriveSelection {
-    /// All of every partition, the oldest first.
+    /// All that are stored when the command is decided, the oldest first. The reply names those beyond the limit.
     All,
+    /// The rest of an earlier redrive of all, as its reply named it.
+    Rest(RedriveRest),
     /// Those with these offsets in the dead-letter topic.
     Offsets(Vec<Offset>),
+}
+
+/// The dead letters that a redrive of all has not reached yet. None that was stored after the redrive was asked for is
+/// among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RedriveRest {
+    /// The dead-letter topic. A topic that was created later under the same name has another id.
+    pub dead_topic: TopicId,
+    /// The offset of the first.
+    pub from: Offset,
+    /// All of them are below this offset.
+    pub below: Offset,
 }

@@ -24,6 +24,8 @@ pub struct Subscribe {
     pub start: GroupStart,
     /// What happens to its leases when the stream disconnects.
     pub on_disconnect: OnDisconnect,
+    /// What happens to the group when its last stream disconnects.
+    pub group_lifetime: GroupLifetime,
 }
 
 impl Subscribe {
@@ -42,6 +44,7 @@ impl Subscribe {
             deliveries_max: None,
             start: GroupStart::default(),
             on_disconnect: OnDisconnect::default(),
+            group_lifetime: GroupLifetime::default(),
         }
     }
 
@@ -73,12 +76,29 @@ impl Subscribe {
         self
     }
 
+    /// Treats the group so when its last stream disconnects.
+    #[must_use]
+    pub fn group_lifetime(mut self, group_lifetime: GroupLifetime) -> Self {
+        self.group_lifetime = group_lifetime;
+        self
+    }
+
     /// Treats the stream's leases so when it disconnects.
     #[must_use]
     pub fn on_disconnect(mut self, on_disconnect: OnDisconnect) -> Self {
         self.on_disconnect = on_disconnect;
         self
     }
+}
+
+/// What happens to a group when its last stream disconnects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupLifetime {
+    /// It stays. An ephemeral group becomes one that stays.
+    #[default]
+    Durable,
+    /// It is deleted if it is new or ephemeral. A group that exists and is not ephemeral stays.
+    Ephemeral,
 }
 
 /// What happens to a stream's leases when it disconnects.

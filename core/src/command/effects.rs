@@ -1,6 +1,8 @@
 //! Commands of the idempotency store.
 
-use crate::types::{Identity, Lifetime, Millis, Offset, Outcome, OwnerName, PartitionId, Text, TokenClaim};
+use crate::types::{
+    EffectStatus, Identity, Lifetime, Millis, Offset, Outcome, OwnerName, PartitionId, ScopeKind, Text, TokenClaim,
+};
 
 /// A command of the idempotency store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub enum StoreCommand {
     Lookup(Lookup),
     /// Deletes an effect.
     Forget(Forget),
+    /// Lists effects.
+    List(ListEffects),
 }
 
 /// Asks whether an effect may be executed.
@@ -75,6 +79,9 @@ pub struct Finish {
     pub token: TokenClaim,
     /// How it ended.
     pub outcome: Outcome,
+    /// The delivery whose message is dead-lettered with it; only of a `consume` scope, and with
+    /// [`FailedFinal`](crate::types::EffectStatus::FailedFinal).
+    pub dead_letter: Option<DeliveryClaim>,
 }
 
 /// Grants an effect again that failed, or whose lease expired.
@@ -111,4 +118,24 @@ pub struct Lookup {
 pub struct Forget {
     /// The effect.
     pub identity: Identity,
+}
+
+/// Lists effects, a page at a time, in an order that only depends on their identities. Expired effects are left out.
+///
+/// An effect that exists throughout and is selected throughout is in exactly one page, whatever happens to others
+/// between the pages, a restart included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListEffects {
+    /// Only of this tenant.
+    pub tenant: Option<Text>,
+    /// Only of scopes of this kind.
+    pub kind: Option<ScopeKind>,
+    /// Only with this status.
+    pub status: Option<EffectStatus>,
+    /// Only those that have not changed for so long.
+    pub older_than: Millis,
+    /// The most effects in the page, at most 1,000.
+    pub limit: usize,
+    /// Continues after the [`EffectPage::next`](crate::reply::EffectPage::next) of the page before.
+    pub after: Option<Identity>,
 }

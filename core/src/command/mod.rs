@@ -10,13 +10,15 @@ mod produce;
 mod settle;
 
 pub use self::admin::{
-    CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, ListGroups, ListTopics, Pause, Peek, Redrive,
-    RedriveSelection, Resume, Seek, SeekTo,
+    ChangeRetention, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, ListGroups, ListTopics, Pause,
+    Peek, Purge, REDRIVE_SLICE, Redrive, RedriveRest, RedriveSelection, Resume, Seek, SeekTo,
 };
-pub use self::consume::{CloseStream, OnDisconnect, SetPrefetch, Subscribe, Unsubscribe};
-pub use self::effects::{Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew, StoreCommand};
+pub use self::consume::{CloseStream, GroupLifetime, OnDisconnect, SetPrefetch, Subscribe, Unsubscribe};
+pub use self::effects::{
+    Begin, DeliveryClaim, Finish, Forget, ListEffects, Lookup, OnExpired, Reacquire, Renew, StoreCommand,
+};
 pub use self::produce::Produce;
-pub use self::settle::{Ack, Complete, Extend, Nack, Release, Withdraw};
+pub use self::settle::{Ack, AckCumulative, Complete, ExpireLease, Extend, Nack, Release, Retry, Withdraw};
 pub use crate::types::{Claim, TokenClaim};
 
 /// One command. Every command gets exactly one [`Reply`](crate::Reply) or [`Refusal`](crate::Refusal); a refused
@@ -26,6 +28,8 @@ pub use crate::types::{Claim, TokenClaim};
 pub enum Command {
     /// Creates a topic, or confirms that it exists.
     CreateTopic(CreateTopic),
+    /// Changes the retention of a topic.
+    ChangeRetention(ChangeRetention),
     /// Deletes a topic with its messages, groups and produce identities. Closes its streams.
     DeleteTopic(DeleteTopic),
     /// Lists all topics.
@@ -46,6 +50,8 @@ pub enum Command {
     CloseStream(CloseStream),
     /// Acknowledges a message.
     Ack(Ack),
+    /// Acknowledges all messages of a partition at or below an offset whose newest delivery went to one owner.
+    AckCumulative(AckCumulative),
     /// Reports that a message failed.
     Nack(Nack),
     /// Extends a lease.
@@ -54,6 +60,8 @@ pub enum Command {
     Release(Release),
     /// Takes back a delivery that never reached its consumer.
     Withdraw(Withdraw),
+    /// Ends the lease of a message now, as if it had run out.
+    ExpireLease(ExpireLease),
     /// Acks a message, finishes its effect and produces the next step's messages, atomically.
     Complete(Box<Complete>),
     /// A command of the idempotency store.
@@ -72,4 +80,6 @@ pub enum Command {
     Resume(Resume),
     /// Moves dead letters back to their topic, each for the group that failed it.
     Redrive(Redrive),
+    /// Removes the messages of a topic.
+    Purge(Purge),
 }

@@ -1,7 +1,8 @@
-//! Decides complete: acks a message, finishes its effect and produces messages, atomically.
+//! Decides complete: acks or dead-letters a message, finishes its effect and produces messages, atomically.
 
 use std::sync::Arc;
 
+use super::dead_letter::{check_source, slot};
 use super::produce::{Pending, produce_after};
 use super::settle::{ClaimStatus, claim_status, has_identity, is_contested};
 use super::{Decision, DecisionContext, check_len};
@@ -10,7 +11,7 @@ use crate::faults::Faults;
 use crate::record::{Completed, EffectConclusion, Event, Produced, Stored};
 use crate::reply::{self, Refusal, Reply};
 use crate::state::State;
-use crate::types::{Effect, EffectStatus, MessageRef, StepOutput, Timestamp, TopicName};
+use crate::types::{Effect, EffectStatus, MessageRef, StepOutput, Text, Timestamp, TopicName};
 
 /// Decides a complete. Takes the metadata out of the messages in `request`.
 pub(crate) fn complete<F: Faults>(
@@ -19,6 +20,7 @@ pub(crate) fn complete<F: Faults>(
 ) -> Result<Decision, Refusal> {
     let (limits, now) = (context.limits, context.now);
     check_len("result", request.result.as_ref().map_or(0, |result| result.len()), limits.result_bytes_max)?;
+    check_len("last_error", request.failed.as_ref().map_or(0, |error| error.len()), limits.error_text_bytes_max)?;
     if request.produce.len() > limits.outputs_max {
         let (len, max) = (request.produce.len() as u64, limits.outputs_max as u64);
         return Err(Refusal::TooMany { what: "messages", len, max });
@@ -30,6 +32,9 @@ pub(crate) fn complete<F: Faults>(
     let claim_status = claim_status(context, &request.claim)?;
     let TokenClaim::Shown(token) = request.claim.token else { return Err(Refusal::StaleLease) };
     let ClaimStatus::Current(message_ref, delivery, progress) = claim_status else { return Err(Refusal::StaleLease) };
+    if request.failed.is_some() {
+        check_source(context.state, &message_ref)?;
+    }
     let effect = conclude(context, &message_ref, request)?;
     let mut pending = Pending::new();
     let mut outputs = Vec::with_capacity(request.produce.len());
@@ -42,7 +47,14 @@ pub(crate) fn complete<F: Faults>(
         outputs.push(output(topic, decision));
     }
     let (until, is_contested) = (now.after(limits.completion_ttl), is_contested(&message_ref, delivery, progress));
-    let step = Completed { message_ref, token, until, is_contested, effect, outputs };
+    let dead_letter = request.failed.as_ref().map(|error| {
+        let last_error = if error.is_empty() { Text::from(delivery.last_error.as_str()) } else { error.clone() };
+        let mut slot = slot(context.state, &message_ref, last_error);
+        // The outputs are stored first.
+        slot.offset.0 += pending.messages(slot.topic);
+        slot
+    });
+    let step = Completed { message_ref, token, until, is_contested, effect, outputs, dead_letter };
     let reply = Reply::Completed(step.reply());
     Ok(Decision::new(Event::Completed(Box::new(step)), reply))
 }
@@ -76,9 +88,13 @@ fn conclude<F: Faults>(
     let body = &super::failure::message(topic, message_ref).body;
     let key = body.identity_key();
     let known = key.and_then(|key| state.effect_of(&request.claim.topic, &request.claim.group, &key, now));
-    // The result would never be replayed, so accepting it would be misleading.
-    let failed = |effect: &Effect| effect.finished && effect.status == EffectStatus::FailedFinal;
-    if request.result.is_some() && known.is_some_and(failed) {
+    // What would never be replayed must not be accepted.
+    let contradicts = |effect: &Effect| match effect.status {
+        EffectStatus::FailedFinal => request.result.is_some() && effect.finished,
+        EffectStatus::Succeeded => request.failed.is_some(),
+        EffectStatus::InProgress | EffectStatus::FailedRetryable => false,
+    };
+    if known.is_some_and(contradicts) {
         return Err(Refusal::OtherOutcome);
     }
     Ok(Some(EffectConclusion { result: request.result.clone(), window: limits.effect_ttl }))

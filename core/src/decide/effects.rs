@@ -1,16 +1,17 @@
 //! Decides commands of the idempotency store.
 
+use super::dead_letter::{check_source, dead_letter, slot};
 use super::settle::{ClaimStatus, delivery_status};
 use super::{Decision, DecisionContext, check_len};
 use crate::command::{
     Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew, StoreCommand, TokenClaim,
 };
 use crate::faults::Faults;
-use crate::record::{EffectBegun, Event};
+use crate::record::{EffectBegun, EffectDeadLettered, Event};
 use crate::reply::{Overload, Refusal, Reply, StoreReply};
 use crate::types::{
-    DEFAULT_TENANT, Effect, EffectStatus, Identity, LeaseToken, Lifetime, Millis, Outcome, OwnerName, PartitionId,
-    Position, Scope, Text,
+    DEFAULT_TENANT, DeadReason, Effect, EffectStatus, Identity, LeaseToken, Lifetime, MessageRef, Millis, OwnerName,
+    Scope, Text,
 };
 
 /// The error of an effect whose lease expired without a finish.
@@ -28,12 +29,16 @@ impl<F: Faults> EffectDecisions<'_, F> {
     pub(crate) fn decide(&self, command: &StoreCommand) -> Result<Decision, Refusal> {
         match command {
             StoreCommand::Begin(begin) => self.begin(begin),
-            StoreCommand::Finish(Finish { identity, token, outcome }) => self.finish(identity, *token, outcome),
+            StoreCommand::Finish(finish) => self.finish(finish),
             StoreCommand::Reacquire(Reacquire { identity, owner, lease }) => self.reacquire(identity, owner, *lease),
             StoreCommand::Renew(Renew { identity, token, lease }) => self.renew(identity, *token, *lease),
             StoreCommand::Lookup(Lookup { identity }) => {
                 let effect = Box::new(self.known(identity)?.clone());
                 Ok(Decision::reply_only(Reply::Store(StoreReply::Effect(effect))))
+            }
+            StoreCommand::List(request) => {
+                let page = Box::new(self.context.state.list_effects(request, self.context.now));
+                Ok(Decision::reply_only(Reply::Store(StoreReply::Listed(page))))
             }
             StoreCommand::Forget(Forget { identity }) => {
                 let event = Event::EffectForgotten { identity: identity.clone() };
@@ -63,7 +68,9 @@ impl<F: Faults> EffectDecisions<'_, F> {
         // A worker that has lost its lease must not execute the effect.
         let (message, delivery_token) = match claim {
             Some(DeliveryCheck::Stale) => return Err(Refusal::StaleLease),
-            Some(DeliveryCheck::Current(message, token)) => (Some(message), Some(token)),
+            Some(DeliveryCheck::Current(message_ref, token)) => {
+                (Some((message_ref.partition, message_ref.position)), Some(token))
+            }
             None => (None, None),
         };
         if let Some(effect) = known {
@@ -146,7 +153,8 @@ impl<F: Faults> EffectDecisions<'_, F> {
         }
     }
 
-    fn finish(&self, identity: &Identity, token: TokenClaim, outcome: &Outcome) -> Result<Decision, Refusal> {
+    fn finish(&self, request: &Finish) -> Result<Decision, Refusal> {
+        let Finish { identity, token, outcome, dead_letter } = request;
         self.check_identity(identity)?;
         if outcome.status == EffectStatus::InProgress {
             return Err(Refusal::Invalid("an effect ends as SUCCEEDED, FAILED_FINAL or FAILED_RETRYABLE"));
@@ -157,16 +165,70 @@ impl<F: Faults> EffectDecisions<'_, F> {
             self.context.limits.result_bytes_max,
         )?;
         check_len("last_error", outcome.last_error.len(), self.context.limits.error_text_bytes_max)?;
-        let effect = self.known(identity)?;
-        self.check_token(effect, token)?;
-        if effect.finished && effect.outcome() == *outcome {
-            return Ok(Decision::reply_only(Reply::Success));
+        if dead_letter.is_some() && outcome.status != EffectStatus::FailedFinal {
+            return Err(Refusal::Invalid("only an effect that ends as FAILED_FINAL dead-letters its message"));
         }
-        if !self.context.faults.can_finish(effect, outcome.status) {
+        let effect = self.known(identity)?;
+        self.check_token(effect, *token)?;
+        let is_repeated = effect.finished && effect.outcome() == *outcome;
+        if !is_repeated && !self.context.faults.can_finish(effect, outcome.status) {
             return Err(Refusal::OtherOutcome);
+        }
+        if let Some(delivery) = dead_letter {
+            return self.finish_and_dead_letter(request, delivery, effect, is_repeated);
+        }
+        if is_repeated {
+            return Ok(Decision::reply_only(Reply::Success));
         }
         let event = Event::EffectFinished { identity: identity.clone(), outcome: outcome.clone() };
         Ok(Decision::ending_grant(effect, event, Reply::Success))
+    }
+
+    /// Decides a finish that dead-letters the message of `delivery`. A repeated finish whose message has left the group
+    /// changes nothing.
+    fn finish_and_dead_letter(
+        &self,
+        Finish { identity, outcome, .. }: &Finish,
+        delivery: &DeliveryClaim,
+        effect: &Effect,
+        is_repeated: bool,
+    ) -> Result<Decision, Refusal> {
+        let context = &self.context;
+        let message_ref = match self.check_delivery(identity, delivery)? {
+            DeliveryCheck::Current(message_ref, _) => message_ref,
+            DeliveryCheck::Stale if is_repeated && self.is_acked(&identity.scope, delivery) => {
+                return Ok(Decision::reply_only(Reply::Success));
+            }
+            DeliveryCheck::Stale => return Err(Refusal::StaleLease),
+        };
+        check_source(context.state, &message_ref)?;
+        let last_error = match outcome.last_error.is_empty() {
+            true => Text::from(context.state.delivery(&message_ref).map_or("", |known| known.last_error.as_str())),
+            false => outcome.last_error.clone(),
+        };
+        if is_repeated {
+            let event = dead_letter(context, &message_ref, DeadReason::NonRetryable, last_error);
+            return Ok(Decision::new(event, Reply::Success));
+        }
+        let event = Event::EffectDeadLettered(Box::new(EffectDeadLettered {
+            identity: identity.clone(),
+            outcome: outcome.clone(),
+            message_ref,
+            dead_letter: slot(context.state, &message_ref, last_error),
+            winner_until: context.now.after(context.limits.completion_ttl),
+        }));
+        Ok(Decision::ending_grant(effect, event, Reply::Success))
+    }
+
+    /// Whether the group of a consume scope has acked the message of a delivery, or has dead-lettered it.
+    fn is_acked(&self, scope: &Scope, delivery: &DeliveryClaim) -> bool {
+        let Scope::Consume { topic, group } = scope else { return false };
+        let message = (delivery.partition, delivery.offset);
+        let status = self
+            .context
+            .topic(topic)
+            .and_then(|topic| delivery_status(&self.context, topic, group, message, TokenClaim::Absent));
+        matches!(status, Ok(ClaimStatus::AlreadyAcked))
     }
 
     fn reacquire(&self, identity: &Identity, owner: &OwnerName, lease: Option<Millis>) -> Result<Decision, Refusal> {
@@ -252,9 +314,7 @@ impl<F: Faults> EffectDecisions<'_, F> {
         }
         let message = (delivery.partition, delivery.offset);
         match delivery_status(&self.context, topic, group, message, delivery.token) {
-            Ok(ClaimStatus::Current(message_ref, ..)) => {
-                Ok(DeliveryCheck::Current((message_ref.partition, message_ref.position), token))
-            }
+            Ok(ClaimStatus::Current(message_ref, ..)) => Ok(DeliveryCheck::Current(message_ref, token)),
             Ok(ClaimStatus::AlreadyAcked) | Err(Refusal::StaleLease) => Ok(DeliveryCheck::Stale),
             Err(refusal) => Err(refusal),
         }
@@ -265,7 +325,7 @@ impl<F: Faults> EffectDecisions<'_, F> {
 #[derive(Clone, Copy, Debug)]
 enum DeliveryCheck {
     /// The newest delivery of an unacked message: the message, and the delivery's token.
-    Current((PartitionId, Position), LeaseToken),
+    Current(MessageRef, LeaseToken),
     /// Not the newest delivery, or the message is acked.
     Stale,
 }

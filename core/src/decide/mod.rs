@@ -67,7 +67,7 @@ impl<'a, F: Faults> DecisionContext<'a, F> {
 
     /// The refusal of a command because of a limit.
     pub(crate) fn overloaded(&self, reason: Overload) -> Refusal {
-        Refusal::Overloaded { reason, retry_after: self.limits.retry_after }
+        Refusal::Overloaded { reason, retry_after: self.limits.retry_after, full: None }
     }
 }
 

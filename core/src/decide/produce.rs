@@ -6,7 +6,7 @@ use super::{Decision, DecisionContext, check_delay, check_len, topic};
 use crate::command::Produce;
 use crate::faults::Faults;
 use crate::record::{DedupeWindow, Event};
-use crate::reply::{Overload, Produced, Refusal, Reply, RouterUse};
+use crate::reply::{FullPartition, Overload, Produced, Refusal, Reply, RouterUse};
 use crate::state::{DedupeEntry, Group, Load, Partition, State, Topic};
 use crate::types::partitioner::partition_of;
 use crate::types::{
@@ -54,7 +54,8 @@ impl Pending {
         self.dedupe.get(scope).map_or(0, |keys| keys.len() as u64)
     }
 
-    fn messages(&self, topic: TopicId) -> u64 {
+    /// The number of messages that are stored in a topic.
+    pub(super) fn messages(&self, topic: TopicId) -> u64 {
         self.messages.get(&topic).copied().unwrap_or(0)
     }
 
@@ -275,19 +276,36 @@ pub(super) fn check_capacity<F: Faults>(
     load: Load,
 ) -> Result<(), Refusal> {
     let limits = context.limits;
-    let backlog = topic.partition(partition).map(Partition::backlog).unwrap_or_default();
+    let counted = |partition: &Partition| context.faults.counted_load(partition);
+    let backlog = topic.partition(partition).map(counted).unwrap_or_default();
     let full = backlog.messages + load.messages > limits.partition_messages_max
         || backlog.bytes + load.bytes > limits.partition_bytes_max;
     if full {
-        return Err(context.overloaded(Overload::Backlog));
+        return Err(full_partition(context, Overload::Backlog, topic, partition));
     }
     let dead = topic.dead_letters().and_then(|dead| context.state.topic(dead));
     if let Some(dead) = dead {
         let partition = PartitionId(partition.0 % dead.partition_count());
-        let backlog = dead.partition(partition).map(Partition::backlog).unwrap_or_default();
+        let backlog = dead.partition(partition).map(counted).unwrap_or_default();
         if backlog.messages >= limits.partition_messages_max || backlog.bytes >= limits.partition_bytes_max {
-            return Err(context.overloaded(Overload::DeadLetters));
+            return Err(full_partition(context, Overload::DeadLetters, dead, partition));
         }
     }
     Ok(())
+}
+
+/// The most groups of a topic that a refusal examines to name the one that holds a partition up.
+const EXAMINED_MAX: usize = 1_024;
+
+/// The refusal of a message because of a full partition. Names the group with the oldest unacked message in it.
+fn full_partition<F: Faults>(
+    context: &DecisionContext<'_, F>,
+    reason: Overload,
+    topic: &Topic,
+    partition: PartitionId,
+) -> Refusal {
+    let floor = |group: &&Group| group.progress(partition).map(|progress| progress.acked().floor());
+    let group = topic.groups().take(EXAMINED_MAX).min_by_key(floor).map(|group| group.name().clone());
+    let full = FullPartition { topic: topic.name().clone(), partition, group };
+    Refusal::Overloaded { reason, retry_after: context.limits.retry_after, full: Some(Box::new(full)) }
 }

@@ -1,17 +1,19 @@
-//! Validates and decides ack, nack, extend, release and withdraw.
+//! Validates and decides ack, cumulative ack, nack, extend, release, withdraw and the early end of a lease.
 
 use std::sync::Arc;
 
-use super::dead_letter::dead_letter;
+use super::dead_letter::{check_source, dead_letter};
 use super::failure::{Failure, FailureVerdict, after_failure, message};
 use super::{Decision, DecisionContext, check_delay, check_len};
 use crate::collections::ack_set::AckSet;
-use crate::command::{Claim, TokenClaim};
+use crate::command::{AckCumulative, Claim, ExpireLease, Retry, TokenClaim};
 use crate::faults::Faults;
-use crate::record::Event;
+use crate::record::{CumulativeAck, Event};
 use crate::reply::{Refusal, Reply};
 use crate::state::{Progress, State, Topic};
-use crate::types::{DeliveryState, GroupName, MessageRef, Millis, Offset, OffsetRef, PartitionId, Phase, Text};
+use crate::types::{
+    DeadReason, DeliveryState, GroupName, MessageRef, Millis, Offset, OffsetRef, PartitionId, Phase, Text,
+};
 
 /// The status of a valid claim.
 #[derive(Debug)]
@@ -113,10 +115,67 @@ pub(crate) fn ack<F: Faults>(context: &DecisionContext<'_, F>, claim: &Claim) ->
     let ClaimStatus::Current(message_ref, delivery, progress) = claim_status(context, claim)? else {
         return Ok(Decision::reply_only(Reply::Success));
     };
-    let commits = has_identity(context.state, &message_ref).then(|| duplicate_for(context, &message_ref));
-    let is_contested = is_contested(&message_ref, delivery, progress);
-    let winner_until = is_contested.then(|| context.now.after(context.limits.completion_ttl));
+    let CumulativeAck { commits, winner_until, .. } = ack_of(context, &message_ref, delivery, progress);
     Ok(Decision::new(Event::Acked { message_ref, commits, winner_until }, Reply::Success))
+}
+
+/// What the ack of a message leaves behind.
+fn ack_of<F: Faults>(
+    context: &DecisionContext<'_, F>,
+    message_ref: &MessageRef,
+    delivery: &DeliveryState,
+    progress: &Progress,
+) -> CumulativeAck {
+    let commits = has_identity(context.state, message_ref).then(|| duplicate_for(context, message_ref));
+    let is_contested = is_contested(message_ref, delivery, progress);
+    let winner_until = is_contested.then(|| context.now.after(context.limits.completion_ttl));
+    CumulativeAck { position: message_ref.position, commits, winner_until }
+}
+
+/// The most delivered messages that one cumulative ack looks at, so that it does not delay other commands.
+const CUMULATIVE_MAX: usize = 16_384;
+
+/// Decides a cumulative ack: one record acks everything, or nothing is acked.
+pub(crate) fn ack_cumulative<F: Faults>(
+    context: &DecisionContext<'_, F>,
+    request: &AckCumulative,
+) -> Result<Decision, Refusal> {
+    let topic = context.topic(&request.topic)?;
+    let group = topic.group_named(&request.group).ok_or_else(|| Refusal::UnknownGroup(request.group.clone()))?;
+    let (partition, partitions) = (request.partition, topic.partition_count());
+    let progress = group.progress(partition).ok_or(Refusal::PartitionOutOfRange { partition, partitions })?;
+    let delivered = progress.deliveries().take_while(|(_, delivery)| delivery.offset <= request.offset);
+    let (mut acks, mut seen) = (Vec::new(), 0);
+    for (position, delivery) in delivered {
+        seen += 1;
+        if seen > CUMULATIVE_MAX {
+            let (len, max) = (seen as u64, CUMULATIVE_MAX as u64);
+            return Err(Refusal::TooMany { what: "delivered messages at or below the offset", len, max });
+        }
+        if context.faults.acks_cumulatively(delivery, &request.owner) {
+            let message_ref = MessageRef { topic: topic.id(), group: group.id(), partition, position };
+            acks.push(ack_of(context, &message_ref, delivery, progress));
+        }
+    }
+    if acks.is_empty() {
+        return Ok(Decision::reply_only(Reply::Success));
+    }
+    let event = Event::CumulativelyAcked { topic: topic.id(), group: group.id(), partition, acks };
+    Ok(Decision::new(event, Reply::Success))
+}
+
+/// The message whose lease a client ends early.
+pub(crate) fn leased_message<F: Faults>(
+    context: &DecisionContext<'_, F>,
+    request: &ExpireLease,
+) -> Result<MessageRef, Refusal> {
+    let topic = context.topic(&request.topic)?;
+    let message = (request.partition, request.offset);
+    match delivery_status(context, topic, &request.group, message, TokenClaim::Absent) {
+        Ok(ClaimStatus::Current(message_ref, DeliveryState { phase: Phase::Leased { .. }, .. }, _)) => Ok(message_ref),
+        Ok(ClaimStatus::Current(..) | ClaimStatus::AlreadyAcked) | Err(Refusal::NotOwner) => Err(Refusal::NotLeased),
+        Err(refusal) => Err(refusal),
+    }
 }
 
 /// For how long a produce of the message, which has an idempotency key, is still a duplicate.
@@ -139,14 +198,25 @@ pub(crate) fn nack<F: Faults>(
     context: &DecisionContext<'_, F>,
     claim: &Claim,
     reason: &Text,
-    delay: Option<Millis>,
+    retry: Retry,
 ) -> Result<Decision, Refusal> {
     check_len("reason", reason.len(), context.limits.error_text_bytes_max)?;
+    let delay = match retry {
+        Retry::After(delay) => Some(delay),
+        Retry::ByPolicy | Retry::Never => None,
+    };
     check_delay(delay.unwrap_or_default(), context.limits.delay_max)?;
     let ClaimStatus::Current(message_ref, delivery, _) = claim_status(context, claim)? else {
         return Ok(Decision::reply_only(Reply::Success));
     };
     let given = (!reason.is_empty()).then(|| Arc::<str>::from(&**reason));
+    let last_error = || Text::from(given.as_deref().unwrap_or(delivery.last_error.as_str()));
+    if retry == Retry::Never {
+        // Also where the lease has expired or was released: its worker knows that a retry is useless.
+        check_source(context.state, &message_ref)?;
+        let event = dead_letter(context, &message_ref, DeadReason::NonRetryable, last_error());
+        return Ok(Decision::new(event, Reply::Success));
+    }
     if let Phase::Queued { .. } = delivery.phase {
         // The failure was counted when the lease expired.
         return Ok(match given {
@@ -158,11 +228,8 @@ pub(crate) fn nack<F: Faults>(
     }
     let failure = Failure::Nack { delay };
     let event = match after_failure(context.state, &message_ref, delivery, context.now, failure) {
+        FailureVerdict::DeadLetter(why) => dead_letter(context, &message_ref, why, last_error()),
         FailureVerdict::Retry { not_before } => Event::Nacked { message_ref, reason: given, not_before },
-        FailureVerdict::DeadLetter(why) => {
-            let last_error = given.as_deref().unwrap_or(delivery.last_error.as_str()).into();
-            dead_letter(context, &message_ref, why, last_error)
-        }
     };
     Ok(Decision::new(event, Reply::Success))
 }

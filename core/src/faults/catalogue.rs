@@ -119,6 +119,14 @@ faults! {
     LeaseUnbounded "lease-unbounded": "A lease can be as short or as long as a client requests.",
     DelayUnbounded "delay-unbounded": "A delay can be as long as a client requests.",
     RedriveDropsDeadline "redrive-drops-deadline": "A redriven message has lost its deadline.",
+    RedriveFollowsTail "redrive-follows-tail": "A redrive of all also moves dead letters that were stored after it was \
+        asked for.",
+    PurgeLeavesNewest "purge-leaves-newest": "A purge leaves the newest message of each partition.",
+    PurgeTakesNext "purge-takes-next": "A purge also acks the next message of each partition, which is stored later.",
+    PurgeKeepsLeases "purge-keeps-leases": "The leases of purged messages stay.",
+    PurgeFencesNobody "purge-fences-nobody": "The worker of a purged message is told that its ack was accepted.",
+    PurgeLostOnReplay "purge-lost-on-replay": "Replaying a purge does nothing, so that its messages are delivered \
+        again.",
     ClockSetForwardIgnored "clock-set-forward-ignored": "A wall clock set forward is not adopted.",
     ClockSetBackIgnored "clock-set-back-ignored": "A wall clock set back does not slow wall time down.",
     ClockSetBackJumps "clock-set-back-jumps": "A wall clock set back sets wall time back at once.",
@@ -129,11 +137,45 @@ faults! {
     DelayFollowsWall "delay-follows-wall": "A delay ends by the wall clock, also if that is set.",
     BackoffHidesDeadline "backoff-hides-deadline": "A deadline that passes during a backoff has no effect until its \
         end.",
+    NameCutOnReplay "name-cut-on-replay": "Replaying the creation of a topic keeps its name only up to a slash.",
+    NonRetryableRetried "non-retryable-retried": "A nack that rules out a retry is followed by one.",
+    CumulativeAcksOthers "cumulative-acks-others-leases": "A cumulative ack also acks what went to other workers.",
+    CumulativeSkipsIdentity "cumulative-skips-identity": "A cumulative ack does not commit the identities of its \
+        messages.",
+    CumulativeForgetsWinner "cumulative-forgets-winner": "A cumulative ack remembers no winners.",
+    ExpireCountsNothing "expire-counts-nothing": "A lease that an operator ends does not count as a failure.",
+    DeadLetterFinishUnfenced "dead-letter-finish-without-fence": "A finish dead-letters the message of a delivery that \
+        is not the newest.",
+    DeadLetterFinishTorn "dead-letter-finish-leaves-effect": "A finish that dead-letters a message does not finish its \
+        effect.",
+    FailedStepLeavesEffect "failed-step-leaves-effect": "A step that failed for good does not finish the effect of its \
+        message.",
+    FailedStepCommits "failed-step-commits": "A step that failed for good commits the identity of its message.",
+    ListIgnoresStatus "list-ignores-status": "A list of effects contains those of every status.",
+    NewGroupMissesHistory "new-group-misses-history": "A new group does not see the retained messages.",
+    RetainedRefusesProduce "retained-refuses-produce": "Retained messages count against the limits of a partition.",
+    RetentionDefaultNotRecorded "retention-default-not-recorded": "The default retention is not written into the \
+        record of a topic.",
+    RetainedBoundIgnored "retained-bound-ignored": "The memory of retained messages is not limited.",
+    RetainedOutTakesAll "retained-out-takes-all": "Removing retained messages removes all of a partition.",
+    DeadLettersNotRetained "dead-letters-not-retained": "A dead-letter topic retains nothing, whatever its source does.",
+    PatchNotDurable "patch-not-durable": "Replaying a change of retention does nothing.",
+    IdleGroupWithAcksDeleted "idle-group-with-acks-deleted": "A group that has acked is deleted once it is idle.",
+    RequestedGroupDeleted "requested-group-deleted": "A group that was created by request is deleted once it is idle.",
+    IdleGroupStays "idle-group-stays": "A group that no consumer returns to is never deleted.",
+    EphemeralSurvives "ephemeral-survives": "An ephemeral group outlives its last consumer.",
+    SnapshotForgetsAcks "snapshot-forgets-acks": "A snapshot does not say whether a group has acked.",
     SyncRetriedAfterFailure "sync-retried-after-failure": "A failed sync is retried and its success is trusted.",
+    NoDescriptorFails "no-descriptor-fails": "A lack of descriptors fails the log.",
     FailureIgnored "failure-ignored": "A failed write is reported as a success.",
     SegmentRemovedEarly "segment-removed-early": "Closed segments are removed before the snapshot that replaces them \
         is durable.",
     SnapshotRenamedBeforeSync "snapshot-renamed-before-sync": "A snapshot gets its final name before it is synced.",
     RotTakenForTornTail "rot-taken-for-torn-tail": "Damage to synced data is cut off like a torn tail.",
+    ClosedSegmentNotCut "closed-segment-not-cut": "A closed segment keeps the space it was created with.",
+    TrimCutsLastFrame "trim-cuts-last-frame": "A closed segment is cut one byte before the end of its last frame.",
+    SnapshotNotDueBySegments "snapshot-not-due-by-segments": "However many segments there are, no snapshot is due.",
+    SegmentsKeptAtRest "segments-kept-at-rest": "A log at rest keeps its closed segments.",
+    FullLogNeverReopens "full-log-never-reopens": "A log that was full once never creates another segment.",
     TornTailTakenForRot "torn-tail-taken-for-rot": "A torn tail is refused like damage.",
 }

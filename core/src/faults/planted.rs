@@ -8,15 +8,19 @@ use super::seams::Seams;
 use super::storage::TamperedStorage;
 use super::{Fault, records};
 use crate::collections::shared::unshared;
-use crate::command::{Ack, Begin, Command, CreateGroup, Forget, Produce, StoreCommand, Subscribe, TokenClaim};
+use crate::command::{
+    Ack, Begin, Claim, Command, CreateGroup, ExpireLease, Finish, Forget, Produce, Release, StoreCommand, Subscribe,
+    TokenClaim,
+};
 use crate::index::{Credit, Index, NextDispatch};
 use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
 use crate::record::{Event, Record};
 use crate::reply::Output;
-use crate::state::{Contradiction, EffectTable, Group, State, Topic, View};
+use crate::state::{Contradiction, EffectTable, Group, Load, Partition, State, Topic, View};
 use crate::types::{
-    Body, Boot, ConsumerId, DeadReason, DeliveryState, Effect, EffectNamespace, EffectStatus, GroupId, GroupStart,
-    IdentityKey, LeaseToken, Limits, Lsn, MessageRef, Millis, Position, ProduceScope, Timestamp, WallAdjustment,
+    Body, Boot, ConsumerId, DeadReason, DeliveryState, Effect, EffectNamespace, EffectStatus, GroupId, GroupName,
+    GroupStart, IdentityKey, LeaseToken, Limits, Lsn, MessageRef, Millis, Offset, OwnerName, PartitionId, Position,
+    ProduceScope, Retention, Scope, Timestamp, TopicName, WallAdjustment,
 };
 
 /// A broker with exactly one bug.
@@ -55,6 +59,22 @@ impl Planted {
             (Fault::BackoffIgnored | Fault::HiddenState, Event::Expired { message_ref, not_before }) => {
                 Event::Expired { message_ref, not_before: delayed(not_before) }
             }
+            (Fault::NonRetryableRetried, Event::DeadLettered { message_ref, reason: DeadReason::NonRetryable, .. }) => {
+                delivery(state, &message_ref).filter(|delivery| delivery.leased_until().is_some())?;
+                Event::Nacked { message_ref, reason: None, not_before: now }
+            }
+            (
+                Fault::CumulativeSkipsIdentity | Fault::CumulativeForgetsWinner,
+                Event::CumulativelyAcked { topic, group, partition, mut acks },
+            ) => {
+                for ack in &mut acks {
+                    match self.0 {
+                        Fault::CumulativeSkipsIdentity => ack.commits = None,
+                        _ => ack.winner_until = None,
+                    }
+                }
+                Event::CumulativelyAcked { topic, group, partition, acks }
+            }
             (Fault::ExhaustedRetried, Event::DeadLettered { message_ref, reason: DeadReason::MaxAttempts, .. }) => {
                 Event::Nacked { message_ref, reason: None, not_before: now }
             }
@@ -63,6 +83,10 @@ impl Planted {
             }
             (Fault::FlagWithoutSkip, Event::Produced { topic, partition, offset, body, dedupe, .. }) => {
                 Event::Produced { topic, partition, offset, body, dedupe, skipped: Vec::new() }
+            }
+            (Fault::PurgeLeavesNewest, Event::Purged { topic, ends, winner_until }) => {
+                let ends = ends.iter().map(|end| Position(end.0.saturating_sub(1))).collect();
+                Event::Purged { topic, ends, winner_until }
             }
             (Fault::AckEffectOutlastsWindow, Event::Acked { message_ref, commits: Some(_), winner_until }) => {
                 Event::Acked { message_ref, commits: Some(Millis(24 * 60 * 60 * 1_000)), winner_until }
@@ -191,15 +215,30 @@ impl Seams for Planted {
         }
     }
 
-    fn disconnect(&self, index: &mut Index, consumer: ConsumerId) {
+    fn disconnect(&self, state: &State, index: &mut Index, consumer: ConsumerId, now: Timestamp) {
         let gone = index.consumers.get(&consumer).cloned();
-        index.leave(consumer);
+        index.leave(state, consumer, now);
         let Some(gone) = gone.filter(|_| self.0 == Fault::CreditLeakedOnDisconnect) else { return };
         let heir = index.members(gone.topic, gone.group).next();
         if let Some(other) = heir.and_then(|heir| index.consumers.get_mut(&heir)) {
             other.in_flight += gone.in_flight;
         }
         heir.into_iter().for_each(|heir| index.refresh_credit(heir));
+    }
+
+    fn counted_load(&self, partition: &Partition) -> Load {
+        if self.0 == Fault::RetainedRefusesProduce { partition.kept() } else { partition.backlog() }
+    }
+
+    fn recorded_retention(&self, requested: Retention, defaults: Retention) -> Retention {
+        match self.0 {
+            Fault::RetentionDefaultNotRecorded => requested,
+            _ => requested.resolved(defaults),
+        }
+    }
+
+    fn has_acked(&self, group: &Group) -> bool {
+        self.0 != Fault::IdleGroupWithAcksDeleted && group.has_acked()
     }
 
     fn produce_scope(&self, request: &Produce) -> ProduceScope {
@@ -233,8 +272,16 @@ impl Seams for Planted {
         self.0 != Fault::SkipWithoutFlag && !skipped.is_empty()
     }
 
+    fn redrive_end(&self, next: Offset) -> Offset {
+        if self.0 == Fault::RedriveFollowsTail { Offset(u64::MAX) } else { next }
+    }
+
     fn lease_token_matches(&self, delivery: &DeliveryState, shown: LeaseToken) -> bool {
         self.0 == Fault::SkipTokenCheck || delivery.token == shown
+    }
+
+    fn acks_cumulatively(&self, delivery: &DeliveryState, owner: &OwnerName) -> bool {
+        self.0 == Fault::CumulativeAcksOthers || delivery.owner == *owner
     }
 
     fn is_extendable(&self, is_leased: bool) -> bool {
@@ -268,6 +315,10 @@ impl Seams for Planted {
         if self.0 == Fault::SnapshotMissesWinners {
             state.winners = Default::default();
         }
+        if self.0 == Fault::SnapshotForgetsAcks {
+            let topics = state.topics.values_mut().map(unshared);
+            topics.flat_map(|topic| topic.groups.values_mut()).for_each(|group| unshared(group).has_acked = false);
+        }
         if self.0 == Fault::SnapshotMissesInFlight {
             let topics = state.topics.values_mut().map(unshared);
             let groups = topics.flat_map(|topic| topic.groups.values_mut().map(unshared));
@@ -289,11 +340,25 @@ impl Seams for Planted {
         header
     }
 
+    fn is_due_by_segments(&self, closed: usize, every: usize) -> bool {
+        self.0 != Fault::SnapshotNotDueBySegments && closed >= every
+    }
+
+    fn compacts_at_rest(&self, at_rest: bool) -> bool {
+        self.0 != Fault::SegmentsKeptAtRest && at_rest
+    }
+
+    fn retries_full_disk(&self) -> bool {
+        self.0 != Fault::FullLogNeverReopens
+    }
+
     fn limits(&self, limits: Limits) -> Limits {
         match self.0 {
             Fault::InFlightOffByOne => Limits { in_flight_max: limits.in_flight_max + 1, ..limits },
             Fault::BackpressureIgnoresBytes => Limits { partition_bytes_max: u64::MAX, ..limits },
             Fault::LeaseUnbounded => Limits { lease_min: Millis(1), lease_max: Millis(u64::MAX), ..limits },
+            Fault::RetainedBoundIgnored => Limits { retained_bytes_max: u64::MAX, ..limits },
+            Fault::IdleGroupStays => Limits { group_idle: None, ..limits },
             Fault::DelayUnbounded => Limits { delay_max: Millis(u64::MAX), ..limits },
             _ => limits,
         }
@@ -305,6 +370,29 @@ impl Seams for Planted {
             (Fault::GroupCreatedByFailedAck, Command::Ack(Ack(claim))) => {
                 let (topic, group) = (claim.topic.clone(), claim.group.clone());
                 return Some(CreateGroup { topic, group, start: GroupStart::Earliest }.into());
+            }
+            (Fault::ExpireCountsNothing, command @ Command::ExpireLease(_)) => {
+                let Command::ExpireLease(ExpireLease { topic, group, partition, offset }) = command else {
+                    return None;
+                };
+                let newest = newest(state, topic, group, (*partition, *offset))?;
+                newest.leased_until()?;
+                let (topic, group, owner) = (topic.clone(), group.clone(), newest.owner.clone());
+                let (partition, offset, token) = (*partition, *offset, TokenClaim::Shown(newest.token));
+                *command = Release(Claim { topic, group, partition, offset, owner, token }).into();
+            }
+            (Fault::DeadLetterFinishUnfenced, Command::Store(asked)) => {
+                let StoreCommand::Finish(Finish { identity, dead_letter: Some(claim), .. }) = &mut **asked else {
+                    return None;
+                };
+                let Scope::Consume { topic, group } = &identity.scope else { return None };
+                let newest = newest(state, topic, group, (claim.partition, claim.offset))?;
+                claim.token = TokenClaim::Shown(newest.token);
+            }
+            (Fault::ListIgnoresStatus, Command::Store(asked)) => {
+                if let StoreCommand::List(list) = &mut **asked {
+                    list.status = None;
+                }
             }
             (Fault::QuotaEvictsLive, Command::Store(asked)) => {
                 let StoreCommand::Begin(Begin { identity, .. }) = &**asked else { return None };
@@ -331,6 +419,9 @@ impl Seams for Planted {
         match (self.0, result) {
             (Fault::FailureIgnored, Err(_)) => Ok(()),
             (Fault::SyncRetriedAfterFailure, Err(_)) => retry(),
+            (Fault::NoDescriptorFails, Err(StorageFault::NoDescriptor)) => {
+                Err(StorageFault::Io("too many open files".to_owned()))
+            }
             (_, result) => result,
         }
     }
@@ -373,4 +464,14 @@ fn newest_like(topic: &Topic, message_ref: &MessageRef, now: Timestamp) -> Posit
 fn delivery<'a>(state: &'a State, message_ref: &MessageRef) -> Option<&'a DeliveryState> {
     let group = state.topic(message_ref.topic)?.group(message_ref.group)?;
     group.progress(message_ref.partition)?.delivery(message_ref.position)
+}
+
+fn newest<'a>(
+    state: &'a State,
+    topic: &TopicName,
+    group: &GroupName,
+    (partition, offset): (PartitionId, Offset),
+) -> Option<&'a DeliveryState> {
+    let progress = state.topic_named(topic)?.group_named(group)?.progress(partition)?;
+    progress.deliveries().map(|(_, delivery)| delivery).find(|delivery| delivery.offset == offset)
 }

@@ -3,10 +3,10 @@
 use super::Fault;
 use crate::collections::shared::unshared;
 use crate::record::{Completed, EffectBegun, Event, Image, Produced, Record};
-use crate::state::{Contradiction, Partition, State};
+use crate::state::{Contradiction, Partition, State, Topic};
 use crate::types::{
-    Body, EffectStatus, GroupId, LastError, LeaseToken, MessageFlags, MessageRef, Metadata, Millis, Offset, OffsetRef,
-    PartitionId, Position, Priority, TopicId, Winner,
+    Body, EffectStatus, GroupId, GroupOrigin, LastError, LeaseToken, MessageFlags, MessageRef, Metadata, Millis,
+    Offset, OffsetRef, PartitionId, Position, Priority, Retention, TopicId, TopicName, Winner,
 };
 
 /// Applies `record` to `state` the way `fault` does it.
@@ -42,8 +42,16 @@ pub(super) fn replay(fault: Fault, state: &mut State, record: &Record) -> Result
             }
             Ok(())
         }
+        (Fault::NameCutOnReplay, Event::TopicCreated { topic, name, partitions, retention }) => {
+            let cut = name.as_str().split('/').next().and_then(|cut| TopicName::new(cut).ok());
+            let (topic, partitions, retention) = (*topic, *partitions, *retention);
+            let name = cut.unwrap_or_else(|| name.clone());
+            state.apply(&Record { at: record.at, event: Event::TopicCreated { topic, name, partitions, retention } })
+        }
         (Fault::EffectLostOnReplay, Event::EffectBegun(_)) => Ok(()),
         (Fault::AdjustmentLostOnReplay, Event::WallClockAdjusted(_)) => Ok(()),
+        (Fault::PurgeLostOnReplay, Event::Purged { .. }) => Ok(()),
+        (Fault::PatchNotDurable, Event::RetentionChanged { .. }) => Ok(()),
         (
             Fault::EffectLostOnReplay,
             Event::EffectFinished { .. }
@@ -68,6 +76,17 @@ fn rewritten(fault: Fault, state: &State, event: &Event) -> Option<Event> {
         (Fault::WithdrawnCountsAttempt, Event::Withdrawn { message_ref }) => {
             Some(Event::Released { message_ref: *message_ref })
         }
+        (Fault::RequestedGroupDeleted, Event::GroupCreated { topic, group, name, start, .. }) => {
+            let (topic, group, name, start) = (*topic, *group, name.clone(), *start);
+            Some(Event::GroupCreated { topic, group, name, start, origin: GroupOrigin::Consumed })
+        }
+        (
+            Fault::EphemeralSurvives,
+            Event::GroupCreated { topic, group, name, start, origin: GroupOrigin::Ephemeral },
+        ) => {
+            let (topic, group, name, start) = (*topic, *group, name.clone(), *start);
+            Some(Event::GroupCreated { topic, group, name, start, origin: GroupOrigin::Consumed })
+        }
         (Fault::HashNotCompared, Event::EffectBegun(begun)) => {
             Some(Event::EffectBegun(Box::new(EffectBegun { request_hash: None, ..(**begun).clone() })))
         }
@@ -76,6 +95,10 @@ fn rewritten(fault: Fault, state: &State, event: &Event) -> Option<Event> {
             step.outputs.iter_mut().for_each(|output| output.stored = None);
             Some(Event::Completed(step))
         }
+        (Fault::FailedStepLeavesEffect, Event::Completed(step)) if step.dead_letter.is_some() => {
+            Some(Event::Completed(Box::new(Completed { effect: None, ..(**step).clone() })))
+        }
+        (Fault::DeadLetterFinishTorn, Event::EffectDeadLettered(_)) => event.parts().pop(),
         (Fault::WinnerForgotten, Event::Acked { message_ref, commits, .. }) => {
             Some(Event::Acked { message_ref: *message_ref, commits: *commits, winner_until: None })
         }
@@ -115,6 +138,28 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             state.apply(&if skips.is_empty() { record.clone() } else { without_skips(record) })?;
             skips.iter().try_for_each(|(stored, groups)| skip_unchecked(state, *stored, groups))
         }
+        (Fault::NewGroupMissesHistory, Event::GroupCreated { topic, .. }) => {
+            let partitions = state.topic(*topic).map_or(0, Topic::partition_count);
+            for partition in (0..partitions).map(PartitionId) {
+                let partition = state.partition_mut(*topic, partition)?;
+                let retained: Vec<_> = partition.retained().collect();
+                retained.into_iter().for_each(|position| partition.remove(position));
+            }
+            state.apply(record)
+        }
+        (Fault::RetainedOutTakesAll, Event::RetentionExpired { topic, partition, .. }) => {
+            let through = Position(u64::MAX / 2);
+            let event = Event::RetentionExpired { topic: *topic, partition: *partition, through };
+            state.apply(&Record { at: record.at, event })
+        }
+        (Fault::DeadLettersNotRetained, Event::DeadLettered { dead_topic, .. }) => {
+            let is_new = state.topic(*dead_topic).is_none();
+            state.apply(record)?;
+            if is_new {
+                state.set_retention(*dead_topic, Retention::NOTHING)?;
+            }
+            Ok(())
+        }
         (Fault::ExpiryOverwritesReason, Event::Expired { message_ref, .. }) => {
             state.apply(record)?;
             state.delivery_mut(message_ref)?.last_error = LastError::AckTimeout;
@@ -144,6 +189,15 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             unshared(&mut state.winners).insert(message, Winner { token, until: *winner_until });
             Ok(())
         }
+        (Fault::FailedStepCommits, Event::Completed(step)) if step.dead_letter.is_some() => {
+            let identity = state.identity_at(&step.message_ref);
+            let topic = state.topic(step.message_ref.topic).map(|topic| topic.name().clone());
+            state.apply(record)?;
+            if let (Some(identity), Some(topic)) = (identity, topic) {
+                state.store.change(&identity, |effect| effect.commit((&topic, &topic), at, at));
+            }
+            Ok(())
+        }
         (Fault::WinnerOutlivesGroup, Event::GroupDeleted { topic, group })
         | (Fault::SeekKeepsWinners, Event::GroupSought { topic, group, .. }) => {
             let winners = (*state.winners).clone().in_order();
@@ -154,6 +208,33 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             for (message, winner) in kept {
                 winners.insert(message, winner);
             }
+            Ok(())
+        }
+        (Fault::PurgeTakesNext, Event::Purged { topic, .. }) => {
+            state.apply(record)?;
+            let topic = state.topic_mut(*topic)?;
+            let next = topic.next_offset();
+            for group in topic.groups.values_mut().map(unshared) {
+                for progress in group.partitions.iter_mut().map(unshared) {
+                    progress.acked.insert(progress.acked.end(), next);
+                }
+            }
+            Ok(())
+        }
+        (Fault::PurgeKeepsLeases, Event::Purged { topic, .. }) => {
+            let kept = state.topic(*topic).ok_or(Contradiction("no such topic"))?.groups.clone();
+            state.apply(record)?;
+            for (id, group) in &mut state.topic_mut(*topic)?.groups {
+                for (progress, kept) in unshared(group).partitions.iter_mut().map(unshared).zip(&kept[id].partitions) {
+                    (progress.deliveries, progress.in_flight) = (kept.deliveries.clone(), kept.in_flight);
+                }
+            }
+            Ok(())
+        }
+        (Fault::PurgeFencesNobody, Event::Purged { .. }) => {
+            let winners = state.winners.clone();
+            state.apply(record)?;
+            state.winners = winners;
             Ok(())
         }
         (Fault::RedriveLosesOrigin, Event::Redriven { topic, partition, .. }) => {
@@ -313,7 +394,7 @@ fn ack_if_pending(state: &mut State, message_ref: &MessageRef) -> Result<(), Con
     let progress = topic.group(message_ref.group).and_then(|group| group.progress(message_ref.partition));
     let is_pending = progress.is_some_and(|progress| !progress.acked().contains(message_ref.position));
     let is_stored = topic.partition(message_ref.partition).is_some_and(|it| it.message(message_ref.position).is_some());
-    if is_pending && is_stored { state.ack(message_ref).map(drop) } else { Ok(()) }
+    if is_pending && is_stored { state.ack(message_ref) } else { Ok(()) }
 }
 
 /// Messages still stored that a group of `topic` has acked.

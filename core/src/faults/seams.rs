@@ -6,10 +6,10 @@ use crate::index::{Index, NextDispatch};
 use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
 use crate::record::{Event, Record};
 use crate::reply::Output;
-use crate::state::{Contradiction, Group, State, Topic, View};
+use crate::state::{Contradiction, Group, Load, Partition, State, Topic, View};
 use crate::types::{
-    Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, IdentityKey, LeaseToken, Limits, Lsn, ProduceScope,
-    Timestamp,
+    Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, IdentityKey, LeaseToken, Limits, Lsn, Offset,
+    OwnerName, ProduceScope, Retention, Timestamp,
 };
 
 /// Where planted bugs enter. The default bodies are the production behaviour; a planted bug overrides one.
@@ -82,8 +82,26 @@ pub trait Seams: Copy {
 
     /// Disconnects a consumer.
     #[inline(always)]
-    fn disconnect(&self, index: &mut Index, consumer: ConsumerId) {
-        index.leave(consumer);
+    fn disconnect(&self, state: &State, index: &mut Index, consumer: ConsumerId, now: Timestamp) {
+        index.leave(state, consumer, now);
+    }
+
+    /// The load of a partition that backpressure counts.
+    #[inline(always)]
+    fn counted_load(&self, partition: &Partition) -> Load {
+        partition.backlog()
+    }
+
+    /// The retention to record for a topic that was requested with `requested`.
+    #[inline(always)]
+    fn recorded_retention(&self, requested: Retention, defaults: Retention) -> Retention {
+        requested.resolved(defaults)
+    }
+
+    /// Whether a consumer has acked a message in a group.
+    #[inline(always)]
+    fn has_acked(&self, group: &Group) -> bool {
+        group.has_acked()
     }
 
     /// The scope in which the idempotency key of a produce is looked up and stored.
@@ -110,10 +128,22 @@ pub trait Seams: Copy {
         !skipped.is_empty()
     }
 
+    /// The offset below which a redrive of all selects dead letters, given the next offset of their topic.
+    #[inline(always)]
+    fn redrive_end(&self, next: Offset) -> Offset {
+        next
+    }
+
     /// Whether a lease token shown for a delivery is that delivery's own.
     #[inline(always)]
     fn lease_token_matches(&self, delivery: &DeliveryState, shown: LeaseToken) -> bool {
         delivery.token == shown
+    }
+
+    /// Whether a cumulative ack of `owner` acks the message of a delivery.
+    #[inline(always)]
+    fn acks_cumulatively(&self, delivery: &DeliveryState, owner: &OwnerName) -> bool {
+        delivery.owner == *owner
     }
 
     /// Whether the lease of a delivery can be extended.
@@ -163,6 +193,24 @@ pub trait Seams: Copy {
     #[inline(always)]
     fn next_header(&self, recovered: &Recovered) -> SegmentHeader {
         recovered.next_header()
+    }
+
+    /// Whether a snapshot is due, given the closed segments since the last one.
+    #[inline(always)]
+    fn is_due_by_segments(&self, closed: usize, every: usize) -> bool {
+        closed >= every
+    }
+
+    /// Whether the log of a broker at rest is compacted.
+    #[inline(always)]
+    fn compacts_at_rest(&self, at_rest: bool) -> bool {
+        at_rest
+    }
+
+    /// Whether the creation of a segment is retried after the disk was full.
+    #[inline(always)]
+    fn retries_full_disk(&self) -> bool {
+        true
     }
 
     // Around the broker: called by a simulator, never by production code.

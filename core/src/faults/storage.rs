@@ -103,6 +103,14 @@ impl<S: Storage + ?Sized> Storage for TamperedStorage<'_, S> {
         }
     }
 
+    fn trim(&mut self, file: FileId, len: u64) -> Result<(), StorageFault> {
+        match self.fault {
+            Some(Fault::ClosedSegmentNotCut) => Ok(()),
+            Some(Fault::TrimCutsLastFrame) => self.inner.trim(file, len.saturating_sub(1)),
+            _ => self.inner.trim(file, len),
+        }
+    }
+
     fn sync_folder(&mut self) -> Result<(), StorageFault> {
         self.inner.sync_folder()
     }

@@ -3,13 +3,13 @@
 use super::cursor::Cursor;
 use super::leases::EndedBy;
 use super::priorities::PriorityQueue;
-use super::{Clocks, GroupIndex, Index, Sweep, Timer, TopicIndex};
+use super::{Clocks, GroupIndex, Index, RECLAIMED_PER_CALL, RetainedInPartition, Sweep, Timer, TopicIndex};
 use crate::collections::partition_set::PartitionSet;
-use crate::record::{Completed, Event, Record};
-use crate::state::{Group, Message, Partition, State, Topic};
+use crate::record::{Completed, DeadLetterSlot, Event, Record};
+use crate::state::{Group, Message, State, Topic, View};
 use crate::types::{
-    DeliveryState, EffectNamespace, GroupId, Identity, MessageRef, Offset, PartitionId, Phase, Position, Timestamp,
-    TopicId,
+    DeadReason, DeliveryState, EffectNamespace, GroupId, Identity, MessageRef, Offset, PartitionId, Phase, Position,
+    Timestamp, TopicId,
 };
 
 impl Index {
@@ -20,7 +20,21 @@ impl Index {
                 if step.effect.is_some() {
                     self.end_grant_of(state, &step.message_ref);
                 }
-                self.withdraw(state, &step.message_ref, EndedBy::Ack, record.at);
+                let by = if step.dead_letter.is_none() { EndedBy::Ack } else { EndedBy::Answer };
+                self.withdraw(state, &step.message_ref, by, record.at);
+            }
+            Event::CumulativelyAcked { topic, group, partition, acks } => {
+                for ack in acks {
+                    let (topic, group, partition, position) = (*topic, *group, *partition, ack.position);
+                    let message_ref = MessageRef { topic, group, partition, position };
+                    if ack.commits.is_some() {
+                        self.end_grant_of(state, &message_ref);
+                    }
+                    self.withdraw(state, &message_ref, EndedBy::Ack, record.at);
+                }
+            }
+            Event::EffectDeadLettered(failed) => {
+                self.withdraw(state, &failed.message_ref, EndedBy::Answer, record.at);
             }
             Event::Acked { message_ref, commits, .. } => {
                 if commits.is_some() {
@@ -33,11 +47,13 @@ impl Index {
             }
             Event::Expired { message_ref, .. } => self.withdraw(state, message_ref, EndedBy::Expiry, record.at),
             Event::Withdrawn { message_ref } => self.withdraw(state, message_ref, EndedBy::Other, record.at),
-            Event::DeadLettered { message_ref, .. } => {
+            Event::DeadLettered { message_ref, reason, .. } => {
                 let leased = delivery(state, message_ref).is_some_and(|delivery| delivery.leased_until().is_some());
                 let by = match leased {
                     true if self.leases.is_expiring(message_ref) => EndedBy::Expiry,
                     true => EndedBy::Answer,
+                    // A worker said so after its lease had ended.
+                    false if *reason == DeadReason::NonRetryable => EndedBy::Answer,
                     false => EndedBy::Other,
                 };
                 self.withdraw(state, message_ref, by, record.at);
@@ -58,13 +74,24 @@ impl Index {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
                 let group = topic.group(*group).map(Group::name);
                 self.deleted.push_back(state.view_of_effects(topic.name(), group));
+                self.keep_removed(state, record);
             }
-            Event::GroupSought { topic, group, .. } => self.withdraw_group(state, *topic, *group, record.at),
+            Event::GroupSought { topic, group, .. } => {
+                self.withdraw_group(state, *topic, *group, record.at);
+                self.keep_removed(state, record);
+            }
+            Event::GroupCreated { .. } => self.keep_removed(state, record),
             Event::TopicDeleted { topic } => self.drop_topic(state, *topic, record.at),
+            Event::Purged { topic, .. } => {
+                let groups = state.topic(*topic).into_iter().flat_map(Topic::groups).map(Group::id);
+                groups.for_each(|group| self.withdraw_group(state, *topic, group, record.at));
+                self.deleted.extend(state.view_of(*topic));
+            }
             // These end no lease and remove no queued message.
             Event::Booted { .. }
             | Event::TopicCreated { .. }
-            | Event::GroupCreated { .. }
+            | Event::RetentionChanged { .. }
+            | Event::GroupOriginChanged { .. }
             | Event::GroupPaused { .. }
             | Event::GroupResumed { .. }
             | Event::Produced { .. }
@@ -80,6 +107,30 @@ impl Index {
             | Event::WinnersExpired { .. }
             | Event::WallClockAdjusted(_)
             | Event::Restored(_) => {}
+        }
+    }
+
+    /// Shares what the record can remove in bulk, so that it is not freed all at once.
+    fn keep_removed(&mut self, state: &State, record: &Record) {
+        if let Event::GroupDeleted { topic, group } | Event::GroupSought { topic, group, .. } = &record.event {
+            self.deleted.extend(state.view_of_group(*topic, *group));
+        }
+        if let Event::GroupCreated { topic, .. }
+        | Event::GroupDeleted { topic, .. }
+        | Event::GroupSought { topic, .. } = &record.event
+        {
+            self.before = state.partitions_of(*topic);
+        }
+    }
+
+    /// Keeps the partitions that have lost many messages, as they were before, to free those in parts.
+    fn reclaim_removed(&mut self, topic: &Topic) {
+        let before = std::mem::take(&mut self.before);
+        for ((id, partition), before) in topic.partitions().zip(before) {
+            let removed = before.kept().messages.saturating_sub(partition.kept().messages);
+            if removed > RECLAIMED_PER_CALL as u64 {
+                self.deleted.push_back(View::of_partition(topic.id(), id, before));
+            }
         }
     }
 
@@ -104,25 +155,40 @@ impl Index {
             Event::GroupCreated { topic, group, .. } => {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
                 self.add_group(topic, topic.group(*group).expect("the record created it"), clocks());
+                self.reclaim_removed(topic);
                 self.reconcile(topic, clocks());
             }
+            Event::RetentionChanged { topic, .. } => {
+                let topic = state.topic(*topic).expect("the record names a topic");
+                topic.partitions().for_each(|(id, partition)| self.update_retained_of(topic, id, partition));
+            }
+            Event::GroupOriginChanged { topic, group, .. } => self.returned(*topic, *group),
             Event::GroupDeleted { topic, group } => {
                 for queue in &mut self.topic_mut(*topic).queues {
                     queue.stop_waiting(*group);
                 }
                 self.remove_group(*topic, *group);
-                self.reconcile(state.topic(*topic).expect("the topic of a group exists"), clocks());
+                let topic = state.topic(*topic).expect("the topic of a group exists");
+                self.reclaim_removed(topic);
+                self.reconcile(topic, clocks());
             }
             Event::GroupSought { topic, group, .. } => {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
+                self.reclaim_removed(topic);
                 self.reconcile(topic, clocks());
                 self.restart_group(topic, *group);
+            }
+            Event::Purged { topic, .. } => {
+                let topic = state.topic(*topic).expect("the record names a topic");
+                self.reconcile(topic, clocks());
+                topic.groups().for_each(|group| self.restart_group(topic, group.id()));
+                self.set_sweep(state, &Sweep::Winners);
             }
             Event::GroupResumed { topic, group } => self.wake(*topic, *group),
             Event::Produced { topic, partition, dedupe, skipped, .. } => {
                 match skipped.is_empty() {
                     true => self.added(state, *topic, *partition),
-                    false => self.arm_retention(state, *topic, *partition),
+                    false => self.update_retained(state, *topic, *partition),
                 }
                 if let Some(dedupe) = dedupe
                     && state.dedupe(&dedupe.scope).is_some_and(|table| table.len() == 1)
@@ -146,6 +212,21 @@ impl Index {
                     self.schedule_winners(state);
                 }
             }
+            Event::CumulativelyAcked { topic, group, partition, acks } => {
+                acks.iter().for_each(|ack| self.acked(state, *topic, *partition, ack.position));
+                if let Some(first) = acks.iter().find(|ack| ack.commits.is_some()) {
+                    let (topic, group, partition, position) = (*topic, *group, *partition, first.position);
+                    self.schedule_effects_of(state, &MessageRef { topic, group, partition, position });
+                }
+                if acks.iter().any(|ack| ack.winner_until.is_some()) {
+                    self.set_sweep(state, &Sweep::Winners);
+                }
+            }
+            Event::EffectDeadLettered(failed) => {
+                let message_ref = &failed.message_ref;
+                self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
+                self.dead_lettered(state, message_ref, &failed.dead_letter);
+            }
             Event::EffectBegun(begun) => self.schedule_effects(state, &begun.identity),
             Event::EffectFinished { identity, .. } | Event::EffectRenewed { identity, .. } => {
                 self.schedule_effects(state, identity);
@@ -167,7 +248,7 @@ impl Index {
                 self.acked(state, *dead_topic, *dead_partition, *dead_position);
                 self.added(state, *topic, *partition);
             }
-            Event::RetentionExpired { topic, partition, .. } => self.arm_retention(state, *topic, *partition),
+            Event::RetentionExpired { topic, partition, .. } => self.update_retained(state, *topic, *partition),
             Event::DedupeExpired { scope, .. } => self.set_sweep(state, &Sweep::Dedupe(scope.clone())),
             // The dispatch of a message and the extension of its lease are indexed with the LSN of the record.
             Event::Delivered { .. } | Event::Extended { .. } => {}
@@ -184,7 +265,7 @@ impl Index {
             let Some(stored) = &output.stored else { continue };
             match stored.skipped.is_empty() {
                 true => self.added_at(state, stored.topic, output.partition, output.offset),
-                false => self.arm_retention(state, stored.topic, output.partition),
+                false => self.update_retained(state, stored.topic, output.partition),
             }
             if let Some(dedupe) = &stored.dedupe {
                 self.set_sweep(state, &Sweep::Dedupe(dedupe.scope.clone()));
@@ -192,12 +273,28 @@ impl Index {
         }
         let message_ref = &step.message_ref;
         self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
+        self.set_sweep(state, &Sweep::Completions);
+        if let Some(slot) = &step.dead_letter {
+            return self.dead_lettered(state, message_ref, slot);
+        }
         if step.effect.is_some() {
             self.schedule_effects_of(state, message_ref);
         }
-        self.set_sweep(state, &Sweep::Completions);
         if step.is_contested {
             self.schedule_winners(state);
+        }
+    }
+
+    /// A message that left its group was dead-lettered at a worker's request.
+    fn dead_lettered(&mut self, state: &State, message_ref: &MessageRef, slot: &DeadLetterSlot) {
+        self.schedule_effects_of(state, message_ref);
+        self.schedule_winners(state);
+        match self.topics.contains_key(&slot.topic) {
+            true => self.added_at(state, slot.topic, slot.partition, slot.offset),
+            false => {
+                let dead = state.topic(slot.topic).expect("the record created it");
+                self.add_topic(dead, Clocks::of(state));
+            }
         }
     }
 
@@ -227,7 +324,7 @@ impl Index {
         let mut queues = Vec::with_capacity(topic.partition_count() as usize);
         for (id, partition) in topic.partitions() {
             let mut queue = PriorityQueue::default();
-            for (position, message) in partition.messages() {
+            for (position, message) in partition.special() {
                 if partition.in_backlog(position) {
                     self.enqueue(&mut queue, (topic.id(), id, position), message, clocks);
                     self.watch_deadline(topic, id, position, message);
@@ -235,12 +332,13 @@ impl Index {
             }
             queues.push(queue);
         }
-        self.topics.insert(topic.id(), TopicIndex { queues, groups: Default::default() });
+        let retained = vec![RetainedInPartition::default(); queues.len()];
+        self.topics.insert(topic.id(), TopicIndex { queues, retained, groups: Default::default() });
         for group in topic.groups() {
             self.add_group(topic, group, clocks);
         }
         for (id, partition) in topic.partitions() {
-            self.arm_retention_of(topic, id, partition);
+            self.update_retained_of(topic, id, partition);
         }
     }
 
@@ -304,6 +402,7 @@ impl Index {
         for consumer in group_index.turns.members() {
             self.consumers.remove(consumer);
         }
+        self.returned(topic, group);
         self.work_done(topic, group);
     }
 
@@ -314,11 +413,11 @@ impl Index {
             self.remove_group(topic, group);
         }
         let index = self.topics.remove(&topic).expect("the index contains every topic");
-        for (partition, queue) in (0..).map(PartitionId).zip(&index.queues) {
+        for ((partition, queue), retained) in (0..).map(PartitionId).zip(&index.queues).zip(&index.retained) {
             for (position, until) in queue.delayed() {
                 self.timers.cancel(until, Timer::Delay(topic, partition, position));
             }
-            self.timers.set_retention(topic, partition, None);
+            self.forget_retained(topic, partition, *retained);
         }
         for key in self.deadlines_of(topic) {
             self.forget_deadline(key);
@@ -326,6 +425,7 @@ impl Index {
         self.deleted.extend(state.view_of(topic));
         let name = state.topic(topic).expect("the record is not applied yet").name();
         self.deleted.push_back(state.view_of_effects(name, None));
+        self.deleted.push_back(state.view_of_dedupe_keys(name));
     }
 
     /// Recomputes the queues of a topic after its groups or a group's progress changed: messages can have left the
@@ -334,7 +434,7 @@ impl Index {
         let id = topic.id();
         for (partition, messages) in topic.partitions() {
             let mut queue = std::mem::take(&mut self.topic_mut(id).queues[partition.0 as usize]);
-            if !queue.is_plain() || topic.retention().keeps_acked() {
+            if !queue.is_plain() || messages.special().next().is_some() {
                 for position in queue.special_positions() {
                     if !messages.in_backlog(position)
                         && let Some(until) = queue.remove(position)
@@ -342,7 +442,7 @@ impl Index {
                         self.timers.cancel(until, Timer::Delay(id, partition, position));
                     }
                 }
-                for (position, message) in messages.messages() {
+                for (position, message) in messages.special() {
                     if messages.in_backlog(position) && !queue.is_delayed(position) {
                         self.enqueue(&mut queue, (id, partition, position), message, clocks);
                         self.watch_deadline(topic, partition, position, message);
@@ -350,7 +450,7 @@ impl Index {
                 }
             }
             self.topic_mut(id).queues[partition.0 as usize] = queue;
-            self.arm_retention_of(topic, partition, messages);
+            self.update_retained_of(topic, partition, messages);
         }
         self.reconcile_deadlines(topic);
     }
@@ -448,21 +548,9 @@ impl Index {
         if !self.deadlines.is_empty() && !messages.in_backlog(position) {
             self.forget_deadline((topic, partition, position));
         }
-        if durable.retention().age.is_some() {
-            self.arm_retention_of(durable, partition, messages);
+        if durable.retention().keeps_acked() {
+            self.update_retained_of(durable, partition, messages);
         }
-    }
-
-    fn arm_retention(&mut self, state: &State, topic: TopicId, partition: PartitionId) {
-        let durable = state.topic(topic).expect("the topic of a partition exists");
-        let messages = durable.partition(partition).expect("the record names a partition of the topic");
-        self.arm_retention_of(durable, partition, messages);
-    }
-
-    fn arm_retention_of(&mut self, topic: &Topic, partition: PartitionId, messages: &Partition) {
-        let Some(age) = topic.retention().age else { return };
-        let at = messages.oldest_retained().map(|(_, message)| message.produced_at.after(age));
-        self.timers.set_retention(topic.id(), partition, at);
     }
 }
 

@@ -7,30 +7,36 @@ mod consumers;
 mod credit;
 mod cursor;
 mod deadlines;
+mod departed;
 mod grants;
 mod leases;
 mod maintain;
 mod priorities;
+mod retained;
 mod timers;
 mod unanswered;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 
 pub(crate) use self::consumers::Consumer;
 use self::consumers::{ConsumerTurns, Turn, next_turn};
 pub(crate) use self::credit::Credit;
 use self::cursor::Cursor;
+pub(crate) use self::departed::Departed;
 pub(crate) use self::grants::GrantEnd;
 pub(crate) use self::leases::LeaseEnd;
 use self::leases::{Lease, Leases};
 use self::priorities::PriorityQueue;
+pub(crate) use self::retained::Retained;
+use self::retained::RetainedInPartition;
 use self::timers::Timers;
 pub(crate) use self::timers::{Due, Sweep, Timer};
 use crate::collections::cow::CowMap;
 use crate::collections::partition_set::PartitionSet;
 use crate::command::OnDisconnect;
-use crate::state::{DedupeTable, EffectTable, Message, State, Topic, View};
+use crate::state::{DedupeTable, EffectTable, Message, Partition, State, Topic, View};
 use crate::types::{
     ConsumerId, GroupId, Limits, Lsn, MessageRef, Millis, PartitionId, Position, Priority, Timestamp, TopicId,
 };
@@ -39,7 +45,7 @@ use crate::types::{
 const SWEEP_SLACK: Millis = Millis(1_000);
 
 /// The most parts of deleted topics that are freed in one call.
-const RECLAIMED_PER_CALL: usize = 1_024;
+const RECLAIMED_PER_CALL: usize = 512;
 
 /// The volatile state of a broker.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +53,8 @@ pub struct Index {
     pub(crate) timers: Timers,
     pub(crate) consumers: BTreeMap<ConsumerId, Consumer>,
     pub(crate) leases: Leases,
+    pub(crate) departed: Departed,
+    pub(crate) retained: Retained,
     topics: BTreeMap<TopicId, TopicIndex>,
     /// The deadlines of the messages in a backlog, in wall time.
     deadlines: BTreeMap<(TopicId, PartitionId, Position), Timestamp>,
@@ -58,13 +66,16 @@ pub struct Index {
     work_from: (TopicId, GroupId),
     /// Counts expired delays.
     delay_serial: u64,
-    /// Deleted topics and groups whose memory is not freed yet.
+    /// What was deleted, sought past or purged, and whose memory is not freed yet.
     deleted: VecDeque<View>,
+    /// The partitions of the topic that the record being applied changes, as they were before.
+    before: Vec<Arc<Partition>>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct TopicIndex {
     queues: Vec<PriorityQueue>,
+    retained: Vec<RetainedInPartition>,
     groups: BTreeMap<GroupId, GroupIndex>,
 }
 
@@ -113,10 +124,12 @@ pub struct NextDispatch {
 impl Index {
     /// The index of a state without connected consumers.
     pub(crate) fn rebuild(state: &State, limits: &Limits, now: Timestamp) -> Self {
-        let mut index = Self { leases: Leases::new(limits.adaptive_credit), ..Self::default() };
+        let leases = Leases::new(limits.adaptive_credit);
+        let mut index = Self { leases, departed: Departed::new(limits), ..Self::default() };
         let clocks = Clocks { now, wall: state.wall_clock().wall(now) };
         for topic in state.topics() {
             index.add_topic(topic, clocks);
+            topic.groups().for_each(|group| index.departed(topic.id(), group, now));
         }
         index.add_streams_of_earlier_boots(state);
         for (scope, _) in state.dedupe_tables() {
@@ -132,14 +145,16 @@ impl Index {
 
     /// As [`Pipeline::canonical`](crate::Pipeline::canonical).
     pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        let Self { timers, consumers, leases, topics, deadlines, work, work_from, delay_serial, deleted } = self;
-        write!(out, "{timers:?} {consumers:?} {leases:?} {topics:?} {deadlines:?} ")?;
+        let Self { timers, consumers, leases, departed, retained, topics, deadlines, .. } = self;
+        let Self { work, work_from, delay_serial, deleted, before: _, .. } = self;
+        write!(out, "{timers:?} {consumers:?} {leases:?} {departed:?} {retained:?} {topics:?} {deadlines:?} ")?;
         write!(out, "{work:?} {work_from:?} {delay_serial} {} ", deleted.len())
     }
 
     /// Connects a consumer.
     pub(crate) fn join(&mut self, id: ConsumerId, consumer: Consumer) {
         let (topic, group) = (consumer.topic, consumer.group);
+        self.returned(topic, group);
         let turn = consumer.turn();
         self.consumers.insert(id, consumer);
         let turns = &mut self.group_mut(topic, group).turns;
@@ -148,13 +163,16 @@ impl Index {
         self.wake(topic, group);
     }
 
-    /// Disconnects a consumer; its leases keep running without a holder.
-    pub(crate) fn leave(&mut self, id: ConsumerId) {
+    /// Disconnects a consumer at `now`; its leases keep running without a holder.
+    pub(crate) fn leave(&mut self, state: &State, id: ConsumerId, now: Timestamp) {
         let Some(consumer) = self.consumers.remove(&id) else { return };
-        if let Some(group) =
-            self.topics.get_mut(&consumer.topic).and_then(|topic| topic.groups.get_mut(&consumer.group))
-        {
-            group.turns.leave(id);
+        let group = state.topic(consumer.topic).and_then(|topic| topic.group(consumer.group));
+        if let Some(group) = group {
+            let turns = &mut self.group_mut(consumer.topic, consumer.group).turns;
+            turns.leave(id);
+            if turns.members().is_empty() {
+                self.departed(consumer.topic, group, now);
+            }
         }
         self.leases.keep_order(id, consumer.unanswered);
     }

@@ -38,6 +38,8 @@ pub(crate) enum Timer {
     Retention(TopicId, PartitionId),
     /// The deadline of a message passes.
     Deadline(TopicId, PartitionId, Position),
+    /// A group has been without a consumer for so long that it is examined.
+    IdleGroup(TopicId, GroupId),
 }
 
 /// A time and a timer, packed: ordered as `(Timestamp, Timer)`, but with two comparisons instead of up to six.
@@ -57,6 +59,7 @@ impl Key {
             Timer::Delay(topic, partition, position) => (2, topic, GroupId(0), partition, position),
             Timer::Retention(topic, partition) => (3, topic, GroupId(0), partition, Position(0)),
             Timer::Deadline(topic, partition, position) => (4, topic, GroupId(0), partition, position),
+            Timer::IdleGroup(topic, group) => (5, topic, group, PartitionId(0), Position(0)),
         };
         Self {
             high: u128::from(at.0) << 64 | kind << 32 | u128::from(topic.0),
@@ -77,7 +80,8 @@ impl Key {
             1 => Timer::Retry(MessageRef { topic, group, partition, position }),
             2 => Timer::Delay(topic, partition, position),
             3 => Timer::Retention(topic, partition),
-            _ => Timer::Deadline(topic, partition, position),
+            4 => Timer::Deadline(topic, partition, position),
+            _ => Timer::IdleGroup(topic, group),
         }
     }
 }
@@ -202,7 +206,7 @@ mod tests {
     fn timer() -> impl Strategy<Value = Timer> {
         let few = || prop_oneof![Just(0), 0_u32..3, Just(u32::MAX)];
         let position = prop_oneof![Just(0), 0_u64..3, Just(u64::MAX)];
-        (0..5, few(), few(), few(), position).prop_map(|(kind, topic, group, partition, position)| {
+        (0..6, few(), few(), few(), position).prop_map(|(kind, topic, group, partition, position)| {
             let (topic, group) = (TopicId(topic), GroupId(group));
             let (partition, position) = (PartitionId(partition), Position(position));
             match kind {
@@ -210,7 +214,8 @@ mod tests {
                 1 => Timer::Retry(MessageRef { topic, group, partition, position }),
                 2 => Timer::Delay(topic, partition, position),
                 3 => Timer::Retention(topic, partition),
-                _ => Timer::Deadline(topic, partition, position),
+                4 => Timer::Deadline(topic, partition, position),
+                _ => Timer::IdleGroup(topic, group),
             }
         })
     }

@@ -86,6 +86,7 @@ pub struct MemoryStorage {
     changes: Vec<(FolderChange, u64)>,
     budget: Option<u64>,
     fail_syncs: u32,
+    has_no_descriptor: bool,
     unreadable: Option<(FileId, u64)>,
 }
 
@@ -104,6 +105,11 @@ impl MemoryStorage {
     /// Makes the next `count` syncs, of files or of the folder, fail without making anything durable.
     pub fn fail_syncs(&mut self, count: u32) {
         self.fail_syncs = count;
+    }
+
+    /// Whether creations fail for want of a descriptor.
+    pub fn set_no_descriptor(&mut self, has_no_descriptor: bool) {
+        self.has_no_descriptor = has_no_descriptor;
     }
 
     /// Makes reads of the file that touch this byte fail; `None` makes it readable again.
@@ -270,6 +276,9 @@ fn content_after_crash(content: &Content, file: FileId, plan: &mut impl CrashPla
 
 impl Storage for MemoryStorage {
     fn create(&mut self, file: FileId, capacity: u64) -> Result<(), StorageFault> {
+        if self.has_no_descriptor {
+            return Err(StorageFault::NoDescriptor);
+        }
         if self.folder.contains_key(&file) {
             return Err(StorageFault::Exists);
         }
@@ -340,6 +349,16 @@ impl Storage for MemoryStorage {
     fn remove(&mut self, file: FileId) -> Result<(), StorageFault> {
         let number = self.number(file)?;
         self.change(FolderChange::Removed(file), number);
+        Ok(())
+    }
+
+    fn trim(&mut self, file: FileId, len: u64) -> Result<(), StorageFault> {
+        let content = self.content_mut(file)?;
+        if len < content.reserved() {
+            content.written.truncate(usize::try_from(len).unwrap_or(usize::MAX));
+            content.synced = content.synced.min(content.written.len());
+            content.capacity = len;
+        }
         Ok(())
     }
 

@@ -71,6 +71,6 @@ pub use memory::{CrashPlan, FolderChange, MemoryStorage, SectorFate};
 pub use proof::find_frame;
 pub use recovery::{Replay, recover};
 pub use report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
-pub use segment::{SegmentHeader, SegmentReader, Stop, StopReason};
-pub use snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, SnapshotWriter, read_snapshot};
+pub use segment::{END_ZEROS, SegmentHeader, SegmentReader, Stop, StopReason};
+pub use snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, SnapshotWriter, read_snapshot, read_snapshot_head};
 pub use storage::{FileId, FileInfo, FileNameError, IoOp, Storage, StorageFault, WriteAt, read_whole};

@@ -5,12 +5,14 @@
 //! *corruption* if anything valid proves that they were synced, else a *torn tail*; `docs/wal.md` describes the rule
 //! and its limits.
 
+use std::collections::BTreeMap;
+
 use super::frame::{CONTROL_VERSION, FOOTER, Frame, RECORD_KIND_MAX, SYNCED_MARK};
 use super::header::{HeaderError, LogId};
 use super::proof;
 use super::report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
 use super::scan::{FolderScan, storage_error};
-use super::segment::{SegmentHeader, SegmentReader, StopReason};
+use super::segment::{END_ZEROS, SegmentHeader, SegmentReader, StopReason};
 use super::snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, read_snapshot};
 use super::storage::{FileId, Storage, read_whole};
 use crate::types::Lsn;
@@ -93,6 +95,7 @@ pub fn recover(
         scan,
         base: None,
         damaged: Vec::new(),
+        ends: BTreeMap::new(),
         buffer,
     };
     recovery.restore_snapshot(storage, replay)?;
@@ -102,6 +105,9 @@ pub fn recover(
     Ok(recovery.conclude())
 }
 
+/// A trimmed segment keeps whole pages, unless it ends in a footer.
+const PAGE_BYTES: u64 = 4096;
+
 /// A recovery in progress.
 struct Recovery {
     out: Recovered,
@@ -110,6 +116,8 @@ struct Recovery {
     base: Option<SnapshotHead>,
     /// Damaged snapshots, newest first.
     damaged: Vec<(Lsn, SnapshotError)>,
+    /// How many bytes of the segments that were read must be kept, by sequence number.
+    ends: BTreeMap<u64, u64>,
     /// Reused for every segment.
     buffer: Vec<u8>,
 }
@@ -249,6 +257,7 @@ impl Recovery {
                 expected: next.previous_crc,
             });
         }
+        self.ends.insert(header.sequence, reader.position() as u64);
         Ok(())
     }
 
@@ -272,6 +281,14 @@ impl Recovery {
         if let Some(newest) = self.scan.snapshots.last().filter(|newest| **newest >= lsn) {
             return Err(corrupt(file, &reader, Proof::Snapshot(*newest)));
         }
+        let end = bytes.iter().rposition(|byte| *byte != 0).map_or(position, |last| (last + 1).max(position));
+        let (len, ends_in_footer) = (bytes.len() as u64, footer_last && reason == StopReason::End);
+        if len < header.capacity && !ends_in_footer && len - (end as u64) < END_ZEROS {
+            return Err(RecoveryError::CutOff { file, len, made: header.capacity, lsn });
+        }
+        // Behind a footer nothing follows. Elsewhere zeros stay, which show that the file was not cut within its data.
+        let keep = if ends_in_footer { end as u64 } else { (end as u64 + END_ZEROS).next_multiple_of(PAGE_BYTES) };
+        self.ends.insert(header.sequence, keep);
         if reason != StopReason::End {
             let witness = proof::find_witness(bytes, position, lsn, header.seed());
             if let Some(witness) = witness {
@@ -279,11 +296,10 @@ impl Recovery {
                     Proof::Frame { position: witness.position as u64, lsn: witness.lsn, synced: witness.synced };
                 return Err(corrupt(file, &reader, proof));
             }
-            let end = bytes.iter().rposition(|byte| *byte != 0).map_or(position, |last| last + 1);
-            let (position, bytes) = (position as u64, end.saturating_sub(position) as u64);
+            let (position, bytes) = (position as u64, (end - position) as u64);
             self.out.notices.push(Notice::TornTail { file, position, bytes, lsn, reason });
         }
-        self.out.clean = footer_last && reason == StopReason::End;
+        self.out.clean = ends_in_footer;
         self.out.last_lsn = reader.last_lsn();
         self.out.last_crc = reader.last_crc();
         Ok(())
@@ -336,7 +352,7 @@ impl Recovery {
 
     /// Separates the files to keep from the garbage.
     fn conclude(self) -> Recovered {
-        let Self { mut out, scan, damaged, .. } = self;
+        let Self { mut out, scan, damaged, ends, .. } = self;
         let is_damaged = |lsn: &Lsn| damaged.iter().any(|(bad, _)| bad == lsn);
         // A damaged snapshot is garbage: left in place, it would later count as one of the two to keep, and everything
         // in it has just been recovered from elsewhere.
@@ -351,7 +367,9 @@ impl Recovery {
             if last_lsn <= reach_back && !in_use {
                 out.garbage.push(segment.file());
             } else {
-                out.segments.push(SegmentInfo { sequence: segment.sequence, first_lsn, last_lsn, len: segment.len });
+                let (sequence, len) = (segment.sequence, segment.len);
+                let end = ends.get(&sequence).map_or(len, |end| len.min(*end));
+                out.segments.push(SegmentInfo { sequence, first_lsn, last_lsn, len, end });
             }
             // An older segment ends where this one begins, whatever the older header says.
             last_lsn = segment.header.map_or(last_lsn, |header| header.previous_lsn);

@@ -46,6 +46,7 @@ impl Recovered {
             previous_lsn: self.last_lsn,
             previous_crc: self.last_crc,
             synced: self.last_lsn,
+            capacity: 0,
         }
     }
 
@@ -55,8 +56,9 @@ impl Recovered {
         self.notices.iter().any(|notice| matches!(notice, Notice::TornTail { .. }))
     }
 
-    /// The operations that remove the garbage, in an order that a power loss may interrupt anywhere. Must be performed
-    /// before the next segment is created, since its name may be among the garbage.
+    /// The operations that remove the garbage and cut the segments to what they hold, in an order that a power loss may
+    /// interrupt anywhere. Must be performed before the next segment is created: its name may be among the garbage, and
+    /// on a full disk it needs the freed space.
     #[must_use]
     pub fn cleanup_ops(&self) -> Vec<IoOp> {
         let mut ops = Vec::new();
@@ -71,6 +73,8 @@ impl Recovered {
         if ops.len() > removed {
             ops.push(IoOp::SyncFolder);
         }
+        let trimmed = self.segments.iter().filter(|segment| segment.end < segment.len);
+        ops.extend(trimmed.map(|segment| IoOp::Trim { file: FileId::Segment(segment.sequence), len: segment.end }));
         ops
     }
 }
@@ -87,6 +91,8 @@ pub struct SegmentInfo {
     pub last_lsn: Lsn,
     /// The size of its file in bytes.
     pub len: u64,
+    /// How many bytes of the file must be kept; its size if that is not known.
+    pub end: u64,
 }
 
 /// Damage or leftovers that recovery handled.
@@ -149,6 +155,9 @@ pub enum Proof {
     /// A later segment, whose header is written only once everything before it is synced.
     #[error("{0} was begun after it")]
     Successor(FileId),
+    /// Part of the header: a file has its full length before its header is written.
+    #[error("there is part of it, and a file has its full length before its header is written")]
+    PartOfHeader,
     /// Data behind the header, which is synced before anything is written there.
     #[error("there is data behind it at byte {position}")]
     DataBehind {
@@ -261,6 +270,21 @@ pub enum RecoveryError {
         reason: StopReason,
         /// What proves that it was synced.
         proof: Proof,
+    },
+    /// The last segment is shorter than it was made, and without the end of its data.
+    #[error(
+        "{file}: cut off at byte {len}: it was made with {made} bytes, and neither a footer nor zeros follow its last \
+         frame, so frames from LSN {lsn} on are missing. {REMEDY}"
+    )]
+    CutOff {
+        /// The last segment.
+        file: FileId,
+        /// The size of its file.
+        len: u64,
+        /// The size it was made with.
+        made: u64,
+        /// The LSN of the first frame that is missing.
+        lsn: Lsn,
     },
     /// Two files are each intact, but do not link to each other.
     #[error(

@@ -1,6 +1,6 @@
 //! The first phase of recovery: lists and syncs the files, reads their headers, and finds the segments in use.
 
-use super::header::{HEADER_BYTES, HeaderError, LogId};
+use super::header::{HEADER_BYTES, HeaderError, LogId, all_zero};
 use super::report::{Proof, RecoveryError};
 use super::segment::SegmentHeader;
 use super::snapshot::{self, SnapshotError};
@@ -88,7 +88,9 @@ impl FolderScan {
         for index in 0..self.snapshots.len() {
             let lsn = self.snapshots[index];
             let file = FileId::Snapshot(lsn);
-            match snapshot::read_head(storage, lsn).map_err(|fault| storage_error("reading", Some(file), fault))? {
+            match snapshot::read_snapshot_head(storage, lsn)
+                .map_err(|fault| storage_error("reading", Some(file), fault))?
+            {
                 Ok(head) => self.check_identity(file, head.log_id)?,
                 Err(SnapshotError::Header(HeaderError::UnknownVersion(version))) => {
                     return Err(RecoveryError::UnknownVersion { file, version });
@@ -120,6 +122,10 @@ impl FolderScan {
             if let (Some(offset), Err(error)) = (behind, segment.header) {
                 let proof = Proof::DataBehind { position: (HEADER_BYTES + offset) as u64 };
                 return Err(RecoveryError::DamagedHeader { file, error, proof });
+            }
+            // A file has its full length before its header is written.
+            if let (true, Err(error)) = (buffer.len() < HEADER_BYTES && !all_zero(buffer), segment.header) {
+                return Err(RecoveryError::DamagedHeader { file, error, proof: Proof::PartOfHeader });
             }
             self.never_begun.push(segment.sequence);
         }

@@ -26,7 +26,13 @@ pub struct SegmentHeader {
     pub previous_crc: u32,
     /// The highest LSN known to be synced when the header was written.
     pub synced: Lsn,
+    /// The size that the file was made with, 0 if it is not known: earlier versions did not record it. A shorter file
+    /// was trimmed by the log, which leaves a footer or [`END_ZEROS`] behind its data, or it was cut by something else.
+    pub capacity: u64,
 }
+
+/// The zeros that the log leaves behind the data of a segment without a footer when it trims the file.
+pub const END_ZEROS: u64 = 512;
 
 impl SegmentHeader {
     /// The LSN of its first frame.
@@ -65,7 +71,8 @@ impl SegmentHeader {
             .u64(self.first_lsn().0)
             .u64(self.previous_lsn.0)
             .u32(self.previous_crc)
-            .u64(self.synced.0);
+            .u64(self.synced.0)
+            .u64(self.capacity);
         block.seal().0
     }
 
@@ -83,6 +90,7 @@ impl SegmentHeader {
             previous_lsn: Lsn(block.count()?),
             previous_crc: block.u32(),
             synced: Lsn(block.count()?),
+            capacity: block.count()?,
         };
         if header.first_lsn() != first_lsn || header.synced > header.previous_lsn {
             return Err(HeaderError::Contradiction);
@@ -90,7 +98,8 @@ impl SegmentHeader {
         Ok(header)
     }
 
-    /// The operations that prepare this segment for its first frame, in the order that recovery relies on.
+    /// The operations that prepare this segment for its first frame, in the order that recovery relies on. The header
+    /// records `capacity`.
     ///
     /// The file must not exist, and the previous segment must be fully synced. If the file was created ahead, skip the
     /// first operation.
@@ -100,7 +109,7 @@ impl SegmentHeader {
         let at = WriteAt { epoch, position: 0 };
         vec![
             IoOp::Create { file, capacity },
-            IoOp::Append { file, at, bytes: self.encode() },
+            IoOp::Append { file, at, bytes: Self { capacity, ..*self }.encode() },
             IoOp::Sync { file },
             IoOp::SyncFolder,
         ]

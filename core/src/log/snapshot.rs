@@ -177,7 +177,10 @@ impl<E> From<SnapshotError> for SnapshotReadError<E> {
 }
 
 /// Reads only the header of the snapshot of `lsn`; its records may be damaged.
-pub(super) fn read_head(
+///
+/// # Errors
+/// Of the storage.
+pub fn read_snapshot_head(
     storage: &mut (impl Storage + ?Sized),
     lsn: Lsn,
 ) -> Result<Result<SnapshotHead, SnapshotError>, StorageFault> {

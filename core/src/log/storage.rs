@@ -84,6 +84,9 @@ pub enum StorageFault {
     /// No space left. The operation has had no effect.
     #[error("no space left")]
     Full,
+    /// No descriptor left, of this process or of the system. The operation has had no effect.
+    #[error("too many open files")]
+    NoDescriptor,
     /// The file does not exist.
     #[error("no such file")]
     NotFound,
@@ -124,7 +127,8 @@ pub trait Storage {
     /// [`sync_folder`](Self::sync_folder).
     ///
     /// # Errors
-    /// [`StorageFault::Exists`]; [`StorageFault::Full`], in which case no file is left; [`StorageFault::Io`].
+    /// [`StorageFault::Exists`]; [`StorageFault::Full`] or [`StorageFault::NoDescriptor`], in which case no file is
+    /// left; [`StorageFault::Io`].
     fn create(&mut self, file: FileId, capacity: u64) -> Result<(), StorageFault>;
 
     /// Writes `bytes` at the end of the written data; after an error none of them are visible to readers. Durable after
@@ -167,6 +171,13 @@ pub trait Storage {
     /// # Errors
     /// [`StorageFault::NotFound`], [`StorageFault::Io`].
     fn remove(&mut self, file: FileId) -> Result<(), StorageFault>;
+
+    /// Cuts the file to its first `len` bytes and frees the space behind them; a file that is not longer stays as it
+    /// is. Applies to files of this process and of earlier ones. A power loss may undo it until the file is synced.
+    ///
+    /// # Errors
+    /// [`StorageFault::NotFound`], [`StorageFault::Io`].
+    fn trim(&mut self, file: FileId, len: u64) -> Result<(), StorageFault>;
 
     /// Returns once every creation, rename and removal so far is durable. Does not sync the contents of files.
     ///
@@ -211,6 +222,13 @@ pub enum IoOp {
         /// The file to remove.
         file: FileId,
     },
+    /// [`Storage::trim`].
+    Trim {
+        /// The file to cut.
+        file: FileId,
+        /// The bytes to keep.
+        len: u64,
+    },
     /// [`Storage::sync_folder`].
     SyncFolder,
 }
@@ -227,6 +245,7 @@ impl IoOp {
             Self::Sync { file } => storage.sync(*file),
             Self::Rename { from, to } => storage.rename(*from, *to),
             Self::Remove { file } => storage.remove(*file),
+            Self::Trim { file, len } => storage.trim(*file, *len),
             Self::SyncFolder => storage.sync_folder(),
         }
     }

@@ -22,16 +22,24 @@ impl<F: Faults> Pipeline<F> {
             log,
             maintenance,
             snapshot_every_bytes: _,
+            snapshot_every_segments: _,
+            rest_after: _,
             bytes_since_snapshot: _,
             snapshot_wanted,
             log_busy,
             maintenance_busy,
             mark_at,
+            rest_at,
+            rest_is_deferred,
+            rested,
+            reclaim_at,
+            failed_snapshot_bytes: _,
             closing,
         } = self;
         broker.canonical(out)?;
         log.canonical(out)?;
-        write!(out, "{maintenance:?} {snapshot_wanted} {log_busy} {maintenance_busy} {mark_at:?} {closing} ")
+        write!(out, "{maintenance:?} {snapshot_wanted} {log_busy} {maintenance_busy} {mark_at:?} {closing} ")?;
+        write!(out, "{rest_at:?} {rest_is_deferred} {rested:?} {reclaim_at:?} ")
     }
 }
 

@@ -7,7 +7,7 @@ use crate::record::{Event, Record};
 use crate::state::View;
 use crate::types::{Lsn, Millis, Timestamp};
 
-/// How long after a full disk the creation of a segment is retried.
+/// How long after a full disk, or for want of a descriptor, the creation of a file is retried.
 const RETRY: Millis = Millis(1_000);
 
 /// How long after a full disk a snapshot is retried. Each attempt uses up the free space before it fails.
@@ -26,7 +26,7 @@ pub(super) struct Maintenance {
     create_at: Option<Timestamp>,
     /// When the next snapshot may begin.
     snapshot_at: Option<Timestamp>,
-    /// Whether the last snapshot failed because the disk was full.
+    /// Whether the last snapshot failed because the disk was full or there was no descriptor.
     must_retry_snapshot: bool,
 }
 
@@ -55,6 +55,8 @@ struct Draft {
 pub(super) enum MaintenanceTask {
     /// Creates the next segment.
     CreateSegment,
+    /// Cuts closed segments to what they hold.
+    Trim,
     /// Writes a slice of a snapshot's draft.
     Write { finished: bool },
     /// Gives a draft its final name.
@@ -63,6 +65,13 @@ pub(super) enum MaintenanceTask {
     Discard,
     /// Removes obsolete files.
     Remove,
+}
+
+impl MaintenanceTask {
+    /// Whether it writes a snapshot.
+    pub(super) fn is_snapshot(self) -> bool {
+        matches!(self, Self::Write { .. })
+    }
 }
 
 impl Maintenance {
@@ -84,9 +93,16 @@ impl Maintenance {
         matches!(self.task, Task::Idle) && self.snapshot_at.is_none()
     }
 
-    /// Whether a snapshot must be taken because the last one failed on a full disk.
+    /// Whether a snapshot must be taken because the last one failed on a full disk or for want of a descriptor.
     pub(super) fn must_retry_snapshot(&self) -> bool {
         self.must_retry_snapshot
+    }
+
+    /// Ends the wait after a snapshot that failed on a full disk, since the next one is much smaller.
+    pub(super) fn retry_snapshot_now(&mut self) {
+        if self.must_retry_snapshot {
+            self.snapshot_at = None;
+        }
     }
 
     /// The complete snapshots, oldest first.
@@ -113,13 +129,24 @@ impl Maintenance {
         self.task = Task::Writing(Box::new(Draft { head, writer: None, images, position: 0 }));
     }
 
-    /// The next task and its ops.
-    pub(super) fn next(&mut self, log: &mut Writer) -> Option<(MaintenanceTask, Vec<IoOp>)> {
-        let retry = log.next_segment() == NextSegment::NoSpace && self.create_at.is_none();
-        if log.next_segment() == NextSegment::Missing || retry {
-            log.set_next_segment(NextSegment::Creating);
-            let create = IoOp::Create { file: log.next_file(), capacity: log.segment_bytes() };
-            return Some((MaintenanceTask::CreateSegment, vec![create, IoOp::SyncFolder]));
+    /// The next task and its ops. After a full disk the creation of a segment is retried, if `retries`.
+    pub(super) fn next(&mut self, log: &mut Writer, retries: bool) -> Option<(MaintenanceTask, Vec<IoOp>)> {
+        let is_wanted = match log.next_segment() {
+            NextSegment::Missing => true,
+            NextSegment::NoSpace => retries,
+            _ => false,
+        };
+        if is_wanted && self.create_at.is_none() {
+            return Some((MaintenanceTask::CreateSegment, log.create_next().into()));
+        }
+        if log.must_replace_next() {
+            // Its name is used again, so the removal is durable first.
+            let remove = [IoOp::Remove { file: log.next_file() }, IoOp::SyncFolder];
+            return Some((MaintenanceTask::CreateSegment, remove.into_iter().chain(log.create_next()).collect()));
+        }
+        let trims = log.trim_closed();
+        if !trims.is_empty() {
+            return Some((MaintenanceTask::Trim, trims));
         }
         match &mut self.task {
             Task::Writing(draft) => {
@@ -147,7 +174,8 @@ impl Maintenance {
         (MaintenanceTask::Remove, ops)
     }
 
-    /// Handles the result of a task. A full disk is retried later; any other failure is returned.
+    /// Handles the result of a task. A full disk and a lack of descriptors are waited out; any other failure is
+    /// returned.
     pub(super) fn complete(
         &mut self,
         task: MaintenanceTask,
@@ -157,9 +185,24 @@ impl Maintenance {
     ) -> Result<(), StorageFault> {
         match (task, result) {
             (MaintenanceTask::CreateSegment, Ok(())) => log.set_next_segment(NextSegment::Ready),
+            (MaintenanceTask::CreateSegment, Err(StorageFault::Full)) if log.reduce_next() => {
+                log.set_next_segment(NextSegment::Missing);
+            }
             (MaintenanceTask::CreateSegment, Err(StorageFault::Full)) => {
                 log.set_next_segment(NextSegment::NoSpace);
                 self.create_at = Some(now.after(RETRY));
+            }
+            (MaintenanceTask::CreateSegment, Err(StorageFault::NoDescriptor)) => {
+                log.set_next_segment(NextSegment::Missing);
+                self.create_at = Some(now.after(RETRY));
+            }
+            // The segment keeps what it had reserved.
+            (MaintenanceTask::Trim, Err(StorageFault::NoDescriptor)) => {}
+            (MaintenanceTask::Write { .. }, Err(StorageFault::NoDescriptor)) => {
+                // The draft was not created, so nothing has to be removed.
+                self.snapshot_at = Some(now.after(RETRY));
+                self.must_retry_snapshot = true;
+                self.task = Task::Idle;
             }
             (MaintenanceTask::Write { .. }, Err(StorageFault::Full)) => {
                 self.snapshot_at = Some(now.after(RETRY_SNAPSHOT));
@@ -178,14 +221,14 @@ impl Maintenance {
                 if let Task::Written(head) = std::mem::replace(&mut self.task, Task::Idle) {
                     self.renamed(head.lsn, log);
                 }
-                if log.next_segment() == NextSegment::NoSpace {
+                if log.next_segment() == NextSegment::NoSpace && !log.has_closed() {
                     // The snapshot was taken to free space; the next one waits until that had an effect.
                     self.snapshot_at = Some(now.after(RETRY));
                 }
             }
             // The draft does not exist if its creation failed.
             (MaintenanceTask::Discard, Ok(()) | Err(StorageFault::NotFound)) => self.task = Task::Idle,
-            (MaintenanceTask::Remove, Ok(())) => {
+            (MaintenanceTask::Remove | MaintenanceTask::Trim, Ok(())) => {
                 // Space was freed.
                 self.create_at = None;
             }

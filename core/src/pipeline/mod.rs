@@ -26,17 +26,32 @@ use crate::types::{Limits, Lsn, Millis, Now, Ticket, Timestamp};
 /// How long after the last sync an idle log appends a mark, a frame that records what is synced.
 const MARK_AFTER: Millis = Millis(100);
 
+/// After a snapshot failed on a full disk, the next one begins early if less than this many quarters are stored.
+const SMALLER_QUARTERS: u64 = 3;
+
+/// How many times as long a log rests before snapshots that write more than they free.
+const LONG_REST: u64 = 15;
+
 /// The configuration of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineConfig {
     /// The broker's limits.
     pub limits: Limits,
-    /// Bytes of a segment. A record that does not fit into an empty segment is refused.
+    /// Bytes of the largest segment. A record that does not fit into an empty one is refused.
     pub segment_bytes: u64,
+    /// Bytes of the first segment after a start and of the segments of a broker at rest; each segment that is filled is
+    /// followed by one of twice the size, up to `segment_bytes`. Should hold the largest message beside the reserve,
+    /// since a record that fits into neither the current nor the next segment is refused until a larger one is there.
+    pub segment_bytes_min: u64,
     /// Bytes at the end of the last segment that are reserved for acks and deletions when the disk is full.
     pub reserve_bytes: u64,
     /// Log bytes between two snapshots.
     pub snapshot_every_bytes: u64,
+    /// Segments between two snapshots: every start begins one, however little was written.
+    pub snapshot_every_segments: usize,
+    /// How long after the last record the log counts as at rest: then snapshots make its closed segments removable, and
+    /// without live messages its segments become as small as possible. `None`: never.
+    pub rest_after: Option<Millis>,
     /// Bytes of a snapshot per background job.
     pub slice_bytes: usize,
 }
@@ -46,8 +61,11 @@ impl Default for PipelineConfig {
         Self {
             limits: Limits::production(),
             segment_bytes: 64 << 20,
+            segment_bytes_min: 25 << 20,
             reserve_bytes: 8 << 20,
             snapshot_every_bytes: 256 << 20,
+            snapshot_every_segments: 12,
+            rest_after: Some(Millis(2_000)),
             slice_bytes: 256 << 10,
         }
     }
@@ -77,12 +95,35 @@ pub struct Pipeline<F: Faults = NoFaults> {
     log: Writer,
     maintenance: Maintenance,
     snapshot_every_bytes: u64,
+    snapshot_every_segments: usize,
+    rest_after: Option<Millis>,
     bytes_since_snapshot: u64,
     snapshot_wanted: bool,
     log_busy: bool,
     maintenance_busy: bool,
     mark_at: Option<Timestamp>,
+    /// When the log counts as at rest.
+    rest_at: Option<Timestamp>,
+    /// Whether `rest_at` was put off, since the snapshots of a rest would write more than they free.
+    rest_is_deferred: bool,
+    /// The last record when the log came to rest; it is at rest until the next record.
+    rested: Option<Rest>,
+    /// When to remove retained messages, since the disk is full.
+    reclaim_at: Option<Timestamp>,
+    /// The bytes stored when a snapshot failed on a full disk.
+    failed_snapshot_bytes: u64,
     closing: bool,
+}
+
+/// A log without new records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rest {
+    /// The last record.
+    appended: Lsn,
+    /// How often larger segments had been asked for.
+    growths: u64,
+    /// Whether the broker has messages that are not acked in every group.
+    has_live: bool,
 }
 
 impl<F: Faults> Pipeline<F> {
@@ -109,6 +150,12 @@ impl<F: Faults> Pipeline<F> {
         let now = now.into();
         self.broker.handle_timeout(now, &mut self.log);
         self.maintenance.on_time(now.mono);
+        if self.reclaim_at.is_some_and(|at| at <= now.mono) && !self.has_failed() {
+            self.reclaim_retained(now.mono);
+        }
+        if self.rest_at.is_some_and(|at| at <= now.mono) {
+            self.rest(now.mono);
+        }
         if self.mark_at.is_some_and(|at| at <= now.mono) {
             self.mark_at = None;
             if self.log.is_idle() && !self.log_busy && !self.log.ends_in_mark() && !self.has_failed() {
@@ -131,7 +178,8 @@ impl<F: Faults> Pipeline<F> {
         if self.has_failed() {
             return None;
         }
-        let times = [self.broker.poll_timeout(), self.mark_at, self.maintenance.retry_at()];
+        let times = [self.mark_at, self.rest_at, self.reclaim_at, self.maintenance.retry_at()];
+        let times = times.into_iter().chain([self.broker.poll_timeout()]);
         times.into_iter().flatten().min()
     }
 
@@ -180,7 +228,7 @@ impl<F: Faults> Pipeline<F> {
     ///
     /// Call it exactly once per job, after it was performed, with the result of [`Job::perform`]. Without it no further
     /// job of the class is returned. Success of a log job releases the outputs that it makes durable. Any failure
-    /// except a full disk in a background job is final: held replies become
+    /// except a full disk or a lack of descriptors in a background job is final: held replies become
     /// [`Refusal::LogFailed`](crate::Refusal::LogFailed), and only a restart continues. A failed sync must never be
     /// reported as a success.
     pub fn complete(&mut self, now: impl Into<Now>, job: Job, result: Result<(), StorageFault>) {
@@ -196,14 +244,24 @@ impl<F: Faults> Pipeline<F> {
                         if self.log.is_idle() && !self.log.ends_in_mark() {
                             self.mark_at = Some(now.mono.after(MARK_AFTER));
                         }
+                        self.rest_is_deferred = false;
+                        self.rest_at = self.rest_time(now.mono);
                     }
                     Err(fault) => self.fail("writing the log", &fault),
                 }
             }
             Purpose::Maintenance(task) => {
                 self.maintenance_busy = false;
+                let was_full = self.log.next_segment() == NextSegment::NoSpace;
+                let is_snapshot_full = task.is_snapshot() && result == Err(StorageFault::Full);
                 if let Err(fault) = self.maintenance.complete(task, result, now.mono, &mut self.log) {
                     self.fail("keeping the log's files", &fault);
+                }
+                if self.log.next_segment() == NextSegment::NoSpace && !was_full {
+                    self.reclaim_at = Some(now.mono);
+                }
+                if is_snapshot_full {
+                    self.failed_snapshot_bytes = self.broker.stored_bytes();
                 }
             }
         }
@@ -225,7 +283,8 @@ impl<F: Faults> Pipeline<F> {
         self.snapshot_wanted = true;
     }
 
-    /// Begins a clean shutdown: refuses every later command and appends a footer.
+    /// Begins a clean shutdown: refuses every later command, appends a footer and cuts the last segment to what it
+    /// holds.
     ///
     /// Continue with log jobs and outputs until [`Pipeline::is_closed`]. Without it the next start finds no footer and
     /// reports an unclean stop; nothing durable is lost.
@@ -233,7 +292,7 @@ impl<F: Faults> Pipeline<F> {
         if !self.closing && !self.has_failed() {
             self.closing = true;
             self.broker.close();
-            self.log.footer();
+            self.log.close();
         }
     }
 
@@ -287,6 +346,7 @@ impl<F: Faults> Pipeline<F> {
         let batch = self.log.take_batch()?;
         self.log_busy = true;
         self.mark_at = None;
+        self.rest_at = None;
         let job = Job { class: JobClass::Log, ops: batch.ops, purpose: Purpose::Commit { through: batch.through } };
         self.bytes_since_snapshot += job.appended_bytes();
         Some(job)
@@ -296,9 +356,56 @@ impl<F: Faults> Pipeline<F> {
         if self.maintenance_busy {
             return None;
         }
-        let (task, ops) = self.maintenance.next(&mut self.log)?;
+        let (task, ops) = self.maintenance.next(&mut self.log, self.broker.faults().retries_full_disk())?;
         self.maintenance_busy = true;
         Some(Job { class: JobClass::Background, ops, purpose: Purpose::Maintenance(task) })
+    }
+
+    /// Whether the log came to rest, after [`PipelineConfig::rest_after`], and no record was appended since.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.rested.is_some_and(|rest| rest.appended == self.broker.appended() && rest.growths == self.log.growths())
+    }
+
+    /// When the log comes to rest, if no record follows and there is anything to do then.
+    fn rest_time(&self, now: Timestamp) -> Option<Timestamp> {
+        let has_work = self.log.has_closed() || self.log.has_large_segments();
+        let comes = self.log.is_idle() && !self.is_at_rest() && !self.closing && has_work;
+        self.rest_after.filter(|_| comes).map(|rest| now.after(rest))
+    }
+
+    /// No record was appended for a while. Snapshots that write more than they free wait longer.
+    fn rest(&mut self, now: Timestamp) {
+        let is_deferred = std::mem::replace(&mut self.rest_is_deferred, false);
+        self.rest_at = None;
+        let saves = self.log.closed_bytes() >= self.broker.stored_bytes();
+        if let (false, false, Some(rest)) = (is_deferred, saves, self.rest_after) {
+            self.rest_is_deferred = true;
+            self.rest_at = Some(now.after(Millis(rest.0.saturating_mul(LONG_REST))));
+            return;
+        }
+        let rest = Rest {
+            appended: self.broker.appended(),
+            growths: self.log.growths(),
+            has_live: self.broker.has_live_messages(),
+        };
+        self.rested = Some(rest);
+        if !rest.has_live && self.log.has_large_segments() {
+            self.log.use_smallest_segments();
+        }
+    }
+
+    /// Removes retained messages while the disk is full, in slices; a produce is refused only when none is left.
+    fn reclaim_retained(&mut self, now: Timestamp) {
+        self.reclaim_at = None;
+        if self.log.next_segment() != NextSegment::NoSpace {
+            return;
+        }
+        if self.broker.reclaim_retained(&mut self.log) {
+            self.reclaim_at = Some(now);
+        } else if self.broker.stored_bytes() / 4 < self.failed_snapshot_bytes / 4 * SMALLER_QUARTERS / 4 {
+            self.maintenance.retry_snapshot_now();
+        }
     }
 
     /// Begins a snapshot of the state at a batch boundary, if one is due.
@@ -306,25 +413,45 @@ impl<F: Faults> Pipeline<F> {
     /// The current segment ends with it, if the next one is ready. If the disk has no space for another segment, a
     /// snapshot is the way to get some: it makes closed segments removable. A retried snapshot ends no segment, since
     /// space is short.
+    ///
+    /// Segments are kept back to the older of two snapshots. At rest and on a full disk a second one is therefore
+    /// taken, of a mark behind the first, as long as there are closed segments.
     fn begin_snapshot_if_due(&mut self) {
-        let (lsn, _) = self.log.last();
-        let covered = self.maintenance.snapshots().last().is_some_and(|snapshot| *snapshot >= lsn);
-        let no_space = self.log.next_segment() == NextSegment::NoSpace && self.log.has_closed();
-        let is_retry = self.maintenance.must_retry_snapshot();
-        let due =
-            self.snapshot_wanted || is_retry || no_space || self.bytes_since_snapshot >= self.snapshot_every_bytes;
-        if covered {
-            self.snapshot_wanted = false;
+        if self.closing || !self.maintenance.is_free() {
             return;
         }
-        if !due || self.closing || !self.maintenance.is_free() {
+        let newest = self.maintenance.snapshots().last().copied();
+        let is_retry = self.maintenance.must_retry_snapshot();
+        let is_full = self.log.next_segment() == NextSegment::NoSpace;
+        let faults = self.broker.faults();
+        let at_rest = faults.compacts_at_rest(self.is_at_rest());
+        let shrinks = at_rest && self.rested.is_some_and(|rest| !rest.has_live) && self.log.has_large_segments();
+        let reclaims = (is_full && self.reclaim_at.is_none() || at_rest) && self.log.has_closed() || shrinks;
+        let covered = newest.is_some_and(|snapshot| snapshot >= self.log.last().0);
+        if covered {
+            self.snapshot_wanted = false;
+        }
+        let closed = self.log.closed_since(newest.unwrap_or_default());
+        let many_segments = faults.is_due_by_segments(closed, self.snapshot_every_segments);
+        let much_written = self.bytes_since_snapshot >= self.snapshot_every_bytes;
+        let due = self.snapshot_wanted || is_retry || many_segments || much_written;
+        if !(reclaims || due && !covered) {
             return;
         }
         match self.log.next_segment() {
-            _ if is_retry => {}
-            NextSegment::Ready => self.log.rotate(),
-            NextSegment::NoSpace => {}
             NextSegment::Missing | NextSegment::Creating => return,
+            NextSegment::Ready if self.log.must_replace_next() => return,
+            NextSegment::Ready | NextSegment::NoSpace => {}
+        }
+        let has_next = self.log.next_segment() == NextSegment::Ready;
+        let is_marked = covered && self.log.is_idle() && self.log.mark_for_snapshot();
+        // Without room for a mark, the footer of the segment takes its place.
+        let ends_instead = covered && !is_marked && self.log.is_idle() && has_next;
+        if covered && !is_marked && !ends_instead {
+            return;
+        }
+        if ends_instead || has_next && !is_retry && (!covered || shrinks) {
+            self.log.rotate();
         }
         self.snapshot_wanted = false;
         self.bytes_since_snapshot = 0;

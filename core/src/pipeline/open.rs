@@ -7,13 +7,12 @@ use crate::broker::{Broker, LogRefusal};
 use crate::codec::{image, record as codec};
 use crate::faults::{Faults, NoFaults};
 use crate::log::{
-    HEADER_BYTES, LogId, Malformed, Recovered, RecoveryError, Replay, SegmentHeader, Storage, StorageFault, recover,
+    HEADER_BYTES, IoOp, LogId, Malformed, Recovered, RecoveryError, Replay, SegmentHeader, Storage, StorageFault,
+    recover,
 };
 use crate::state::State;
 use crate::types::{Boot, Limits, Lsn, Now};
 
-/// On a full disk, the first segment has at least this fraction of the configured size.
-const FIRST_SEGMENT_FRACTION: u64 = 64;
 /// On a full disk, the first segment has at least this many bytes: a header and a few records.
 const FIRST_SEGMENT_BYTES_MIN: u64 = 2 * HEADER_BYTES as u64;
 
@@ -106,16 +105,24 @@ fn begin_segment(
     epoch: u64,
     segment_bytes: u64,
 ) -> Result<u64, StorageFault> {
-    let smallest = (segment_bytes / FIRST_SEGMENT_FRACTION).max(FIRST_SEGMENT_BYTES_MIN);
+    let file = header.file();
     let mut capacity = segment_bytes;
     loop {
-        let created = header.create_ops(epoch, capacity).iter().try_for_each(|op| op.perform(storage));
-        match created {
-            Ok(()) => return Ok(capacity),
-            Err(StorageFault::Full) if capacity / 2 >= smallest => capacity /= 2,
+        match storage.create(file, capacity) {
+            Ok(()) => break,
+            Err(StorageFault::Full) if capacity / 2 >= FIRST_SEGMENT_BYTES_MIN => capacity /= 2,
             Err(fault) => return Err(fault),
         }
     }
+    if capacity < segment_bytes && capacity / 2 >= FIRST_SEGMENT_BYTES_MIN {
+        // Half of the space is left to the snapshot that the segments before can be removed after.
+        capacity /= 2;
+        storage.trim(file, capacity)?;
+    }
+    for op in header.create_ops(epoch, capacity).iter().filter(|op| !matches!(op, IoOp::Create { .. })) {
+        op.perform(storage)?;
+    }
+    Ok(capacity)
 }
 
 /// Options for opening a log, in the manner of [`std::fs::OpenOptions`].
@@ -190,8 +197,10 @@ impl<F: Faults> OpenOptions<F> {
         for op in recovered.cleanup_ops() {
             op.perform(storage)?;
         }
-        let capacity = begin_segment(storage, &header, epoch, config.segment_bytes)?;
-        let sizes = Sizes { segment_bytes: config.segment_bytes, reserve_bytes: config.reserve_bytes, capacity };
+        let PipelineConfig { segment_bytes, reserve_bytes, .. } = config;
+        let segment_bytes_min = config.segment_bytes_min.min(segment_bytes);
+        let capacity = begin_segment(storage, &header, epoch, segment_bytes_min)?;
+        let sizes = Sizes { segment_bytes, segment_bytes_min, reserve_bytes, capacity };
         let mut log = Writer::new(&header, &recovered, epoch, sizes);
         let mut broker = Broker::new(state, recovered.last_lsn, config.limits, faults);
         broker.boot(now, &mut log)?;
@@ -200,11 +209,18 @@ impl<F: Faults> OpenOptions<F> {
             log,
             maintenance: Maintenance::new(config.slice_bytes, recovered.snapshots.clone()),
             snapshot_every_bytes: config.snapshot_every_bytes,
+            snapshot_every_segments: config.snapshot_every_segments,
+            rest_after: config.rest_after,
             bytes_since_snapshot: recovered.bytes_read,
             snapshot_wanted: false,
             log_busy: false,
             maintenance_busy: false,
             mark_at: None,
+            rest_at: None,
+            rest_is_deferred: false,
+            rested: None,
+            reclaim_at: None,
+            failed_snapshot_bytes: 0,
             closing: false,
         };
         Ok((pipeline, recovered))

@@ -13,15 +13,25 @@ use crate::types::Lsn;
 /// Bytes reserved at the end of a segment for its footer.
 const FOOTER_BYTES: u64 = FRAME_HEAD_BYTES as u64;
 
+/// Beside a new segment, this fraction of it must be free.
+const SPARE_FRACTION: u64 = 16;
+/// Beside a new segment, at least this much must be free.
+const SPARE_BYTES_MIN: u64 = 3 * HEADER_BYTES as u64;
+
+/// Bytes for two marks, which records may not use as long as there is no next segment: that of an idle log, and that of
+/// a snapshot which frees space.
+const MARKS_BYTES: u64 = 2 * FRAME_HEAD_BYTES as u64;
+
 /// Appends records to the current batch. Performs no I/O: collects ops.
 #[derive(Clone, Debug)]
 pub(super) struct Writer {
     log_id: LogId,
     epoch: u64,
     segment_bytes: u64,
+    segment_bytes_min: u64,
     reserve_bytes: u64,
     sequence: u64,
-    /// Bytes of the current segment: fewer than `segment_bytes` if the disk was full when the log was opened.
+    /// Bytes of the current segment: fewer than `segment_bytes_min` if the disk was full when the log was opened.
     capacity: u64,
     first_lsn: Lsn,
     chain: FrameChain,
@@ -34,6 +44,12 @@ pub(super) struct Writer {
     spare: Vec<u8>,
     synced: Lsn,
     next: NextSegment,
+    /// Bytes of the next segment, once it is ready.
+    next_capacity: u64,
+    /// Bytes that the next segment is created with.
+    next_target: u64,
+    /// How often it was raised.
+    growths: u64,
     closed: Vec<SegmentInfo>,
     ends_in_mark: bool,
 }
@@ -54,8 +70,10 @@ pub(super) enum NextSegment {
 /// The sizes of segments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
-    /// Bytes of a segment.
+    /// Bytes of the largest segment.
     pub(super) segment_bytes: u64,
+    /// Bytes of the smallest segment, except on a full disk.
+    pub(super) segment_bytes_min: u64,
     /// Bytes reserved for acks and deletions while there is no next segment.
     pub(super) reserve_bytes: u64,
     /// Bytes of the first segment.
@@ -72,11 +90,13 @@ pub(super) struct Batch {
 impl Writer {
     /// Continues a recovered log in the segment that `header` begins.
     pub(super) fn new(header: &SegmentHeader, recovered: &Recovered, epoch: u64, sizes: Sizes) -> Self {
-        let Sizes { segment_bytes, reserve_bytes, capacity } = sizes;
+        let Sizes { segment_bytes, segment_bytes_min, reserve_bytes, capacity } = sizes;
+        let trimmed = |segment: &SegmentInfo| SegmentInfo { len: segment.end, ..*segment };
         Self {
             log_id: header.log_id,
             epoch,
             segment_bytes,
+            segment_bytes_min,
             reserve_bytes,
             sequence: header.sequence,
             capacity,
@@ -88,7 +108,10 @@ impl Writer {
             spare: Vec::new(),
             synced: recovered.last_lsn,
             next: NextSegment::Missing,
-            closed: recovered.segments.clone(),
+            next_capacity: 0,
+            next_target: segment_bytes_min,
+            growths: 0,
+            closed: recovered.segments.iter().map(trimmed).collect(),
             ends_in_mark: true,
         }
     }
@@ -126,13 +149,75 @@ impl Writer {
         FileId::Segment(self.sequence + 1)
     }
 
-    pub(super) fn segment_bytes(&self) -> u64 {
-        self.segment_bytes
+    /// The ops that create the next segment. They succeed only if as much space is left as a snapshot of a drained
+    /// broker needs: without it a full disk could not be freed.
+    pub(super) fn create_next(&mut self) -> [IoOp; 3] {
+        self.next = NextSegment::Creating;
+        self.next_capacity = self.next_target;
+        let (file, len) = (self.next_file(), self.next_capacity);
+        let spare = (len / SPARE_FRACTION).max(SPARE_BYTES_MIN);
+        [IoOp::Create { file, capacity: len + spare }, IoOp::Trim { file, len }, IoOp::SyncFolder]
+    }
+
+    /// Whether the next segment is ready, but not of the size it should have.
+    pub(super) fn must_replace_next(&self) -> bool {
+        self.next == NextSegment::Ready && self.next_capacity != self.next_target
+    }
+
+    /// Reduces the size of the next segment, for which there was no space. Returns `false` if it is the smallest.
+    pub(super) fn reduce_next(&mut self) -> bool {
+        let before = self.next_target;
+        self.next_target = (before / 2).max(self.segment_bytes_min).min(before);
+        self.next_target < before
+    }
+
+    /// How often larger segments were asked for, by a record that found no room.
+    pub(super) fn growths(&self) -> u64 {
+        self.growths
+    }
+
+    /// Makes the next segments as small as possible.
+    pub(super) fn use_smallest_segments(&mut self) {
+        self.next_target = self.segment_bytes_min;
+    }
+
+    /// Whether the current segment and the next are larger than they must be.
+    pub(super) fn has_large_segments(&self) -> bool {
+        self.capacity > self.segment_bytes_min
+            || self.next_target > self.segment_bytes_min
+            || (self.next == NextSegment::Ready && self.next_capacity > self.segment_bytes_min)
     }
 
     /// Whether there are closed segments, which a snapshot can make obsolete.
     pub(super) fn has_closed(&self) -> bool {
         !self.closed.is_empty()
+    }
+
+    /// The bytes of the closed segments.
+    pub(super) fn closed_bytes(&self) -> u64 {
+        self.closed.iter().map(|segment| segment.end).sum()
+    }
+
+    /// The number of closed segments that end or were begun behind `lsn`; some may be empty.
+    pub(super) fn closed_since(&self, lsn: Lsn) -> usize {
+        self.closed.iter().rev().take_while(|segment| segment.last_lsn.max(segment.first_lsn) > lsn).count()
+    }
+
+    /// The ops that cut the closed segments to what they hold. Their successors are synced, so the rest is dead.
+    pub(super) fn trim_closed(&mut self) -> Vec<IoOp> {
+        let synced = self.synced;
+        let untrimmed = |segment: &&mut SegmentInfo| segment.end < segment.len && segment.last_lsn <= synced;
+        let trim = |segment: &mut SegmentInfo| {
+            segment.len = segment.end;
+            IoOp::Trim { file: FileId::Segment(segment.sequence), len: segment.end }
+        };
+        self.closed
+            .iter_mut()
+            .rev()
+            .take_while(|segment| segment.end < segment.len)
+            .filter(untrimmed)
+            .map(trim)
+            .collect()
     }
 
     /// Removes and returns the closed segments that end at or before `lsn`.
@@ -151,11 +236,33 @@ impl Writer {
         self.ends_in_mark
     }
 
-    /// Appends a mark, a frame that records what is synced, if the segment has space for it.
+    /// Appends a mark, a frame that records what is synced, if the segment has space for it and another.
     pub(super) fn mark(&mut self) {
-        if self.end() + 2 * FOOTER_BYTES <= self.capacity {
+        if self.end() + FOOTER_BYTES + MARKS_BYTES <= self.capacity {
+            self.mark_for_snapshot();
+        }
+    }
+
+    /// Appends a mark, so that another snapshot can be taken. Returns `false` if the segment has no space for it.
+    pub(super) fn mark_for_snapshot(&mut self) -> bool {
+        let fits = self.end() + 2 * FOOTER_BYTES <= self.capacity;
+        if fits {
             self.chain.mark(&mut self.buffer, self.synced);
             self.ends_in_mark = true;
+        }
+        fits
+    }
+
+    /// Appends the last footer and cuts the segment to what it holds. Without a next segment, whose space the next
+    /// start could use, it keeps its reserve.
+    pub(super) fn close(&mut self) {
+        self.footer();
+        self.flush();
+        let reserve = if self.next == NextSegment::Ready { 0 } else { self.reserve_bytes };
+        let len = self.buffer_at + reserve;
+        if len < self.capacity {
+            self.ops.push(IoOp::Trim { file: FileId::Segment(self.sequence), len });
+            self.capacity = len;
         }
     }
 
@@ -177,7 +284,8 @@ impl Writer {
             sequence: self.sequence,
             first_lsn: self.first_lsn,
             last_lsn: self.chain.last_lsn(),
-            len: self.buffer_at,
+            len: self.capacity,
+            end: self.buffer_at,
         };
         self.closed.push(info);
         let header = SegmentHeader {
@@ -187,12 +295,13 @@ impl Writer {
             previous_crc: self.chain.last_crc(),
             // The op before the header's syncs the segment that ends here.
             synced: self.chain.last_lsn(),
+            capacity: self.next_capacity,
         };
         let at = WriteAt { epoch: self.epoch, position: 0 };
         self.ops.push(IoOp::Append { file: header.file(), at, bytes: header.encode() });
         self.ops.push(IoOp::Sync { file: header.file() });
         self.sequence = header.sequence;
-        self.capacity = self.segment_bytes;
+        self.capacity = self.next_capacity;
         self.first_lsn = header.first_lsn();
         self.chain = header.chain();
         self.buffer_at = HEADER_BYTES as u64;
@@ -253,13 +362,15 @@ impl Writer {
         }
     }
 
-    /// Whether the frame just appended to the buffer fits into the current segment.
-    fn fit(&self, class: SpaceClass) -> Fit {
+    /// Whether the frame of `len` bytes just appended to the buffer fits into the current segment.
+    fn fit(&self, len: u64, class: SpaceClass) -> Fit {
         let exceeds = |spare: u64| self.end() + FOOTER_BYTES + spare > self.capacity;
+        let reserved = self.reserved_from(class).max(MARKS_BYTES);
         match (self.next, class) {
+            (NextSegment::Ready, _) if exceeds(0) && frame_segment_bytes(len) > self.next_capacity => Fit::Neither,
             (NextSegment::Ready, _) if exceeds(0) => Fit::NextSegment,
             (NextSegment::Ready, _) => Fit::Current,
-            (next, class) => match exceeds(self.reserved_from(class)) {
+            (next, _) => match exceeds(reserved) {
                 false => Fit::Current,
                 true if next == NextSegment::NoSpace => Fit::Refused(LogRefusal::Full),
                 true => Fit::Refused(LogRefusal::Busy),
@@ -272,7 +383,14 @@ impl Writer {
 enum Fit {
     Current,
     NextSegment,
+    /// The next segment is too small.
+    Neither,
     Refused(LogRefusal),
+}
+
+/// Bytes of a segment that holds one frame of this length.
+const fn frame_segment_bytes(len: u64) -> u64 {
+    HEADER_BYTES as u64 + len + FOOTER_BYTES
 }
 
 impl Writer {
@@ -282,6 +400,7 @@ impl Writer {
             log_id,
             epoch,
             segment_bytes: _,
+            segment_bytes_min: _,
             reserve_bytes: _,
             sequence,
             capacity: _,
@@ -293,11 +412,15 @@ impl Writer {
             spare: _,
             synced,
             next,
+            next_capacity,
+            next_target,
+            growths: _,
             closed,
             ends_in_mark,
         } = self;
         let (last, closed) = (chain.last_lsn(), closed.len());
-        write!(out, "{epoch} {sequence} {last:?} {synced:?} {next:?} {closed} {ends_in_mark} ")?;
+        let must_replace = next_capacity != next_target;
+        write!(out, "{epoch} {sequence} {last:?} {synced:?} {next:?} {must_replace} {closed} {ends_in_mark} ")?;
         canonical::frames(FileId::Segment(*sequence), *log_id, buffer, out)?;
         ops.iter().try_for_each(|op| canonical::canonical(op, *log_id, out))
     }
@@ -308,8 +431,8 @@ impl LogSink for Writer {
         let (chain, start) = (self.chain.clone(), self.buffer.len());
         let mut lsn = self.encode(record)?;
         let len = (self.buffer.len() - start) as u64;
-        let fit = match self.fit(class) {
-            _ if HEADER_BYTES as u64 + len + FOOTER_BYTES > self.segment_bytes => Fit::Refused(LogRefusal::TooLong),
+        let fit = match self.fit(len, class) {
+            _ if frame_segment_bytes(len) > self.segment_bytes => Fit::Refused(LogRefusal::TooLong),
             fit => fit,
         };
         if let Fit::Current = fit {
@@ -318,10 +441,19 @@ impl LogSink for Writer {
         }
         self.buffer.truncate(start);
         self.chain = chain;
-        if let Fit::Refused(refusal) = fit {
-            return Err(refusal);
+        match fit {
+            Fit::Refused(refusal) => return Err(refusal),
+            Fit::Neither => {
+                self.next_target = self.segment_bytes;
+                self.growths += 1;
+                return Err(LogRefusal::Busy);
+            }
+            Fit::Current | Fit::NextSegment => {}
         }
         self.rotate();
+        // A full segment is followed by larger ones.
+        self.next_target = self.capacity.saturating_mul(2).clamp(self.segment_bytes_min, self.segment_bytes);
+        self.growths += 1;
         lsn = self.encode(record)?;
         self.ends_in_mark = false;
         Ok(lsn)

@@ -1,8 +1,9 @@
 //! Images: the content of a snapshot.
 
 use crate::types::{
-    Body, Boot, Completion, DeliveryState, Effect, GroupId, GroupName, Identity, LeaseToken, MessageRef, Offset,
-    OffsetRef, PartitionId, Position, ProduceScope, Retention, Text, Timestamp, TopicId, TopicName, WallClock, Winner,
+    Body, Boot, Completion, DeliveryState, Effect, GroupId, GroupName, GroupOrigin, Identity, LeaseToken, MessageRef,
+    Offset, OffsetRef, PartitionId, Position, ProduceScope, Retention, Text, Timestamp, TopicId, TopicName, WallClock,
+    Winner,
 };
 
 /// A part of the state as a snapshot stores it. Applied in the order of the snapshot, the images rebuild the state.
@@ -91,6 +92,10 @@ pub enum Image {
         paused: bool,
         /// The number of messages it has skipped.
         skipped: u64,
+        /// How it came into being.
+        origin: GroupOrigin,
+        /// Whether a consumer has acked a message in it.
+        has_acked: bool,
     },
     /// A group's floor in a partition.
     Floor {

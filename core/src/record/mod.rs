@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 pub use self::image::{Image, RunImage};
 use crate::types::{
-    Body, Boot, DeadReason, EffectNamespace, GroupId, GroupName, GroupStart, Identity, LeaseToken, Lifetime,
-    MessageRef, Millis, Offset, Outcome, OwnerName, PartitionId, Position, ProduceScope, Retention, StepOutput, Text,
-    Timestamp, TopicId, TopicName, WallAdjustment,
+    Body, Boot, DeadReason, EffectNamespace, GroupId, GroupName, GroupOrigin, GroupStart, Identity, LeaseToken,
+    Lifetime, MessageRef, Millis, Offset, Outcome, OwnerName, PartitionId, Position, ProduceScope, Retention,
+    StepOutput, Text, Timestamp, TopicId, TopicName, WallAdjustment,
 };
 
 /// One decision and its time.
@@ -67,6 +67,47 @@ pub struct Completed {
     pub effect: Option<EffectConclusion>,
     /// The messages that the step produces, in order.
     pub outputs: Vec<Produced>,
+    /// The dead letter of a step that failed for good: its message is dead-lettered instead of acked.
+    pub dead_letter: Option<DeadLetterSlot>,
+}
+
+/// Where a dead letter of reason [`DeadReason::NonRetryable`] is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetterSlot {
+    /// The dead-letter topic. If it does not exist, the record creates it with the source's partition count.
+    pub topic: TopicId,
+    /// The partition in the dead-letter topic.
+    pub partition: PartitionId,
+    /// The offset in the dead-letter topic.
+    pub offset: Offset,
+    /// The last recorded failure.
+    pub last_error: Text,
+}
+
+/// An effect that failed for good, and the message that is dead-lettered with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EffectDeadLettered {
+    /// The effect, of the message's topic and group.
+    pub identity: Identity,
+    /// Its outcome.
+    pub outcome: Outcome,
+    /// The message in its group.
+    pub message_ref: MessageRef,
+    /// Its dead letter.
+    pub dead_letter: DeadLetterSlot,
+    /// Until when it is remembered that no delivery has acked it.
+    pub winner_until: Timestamp,
+}
+
+/// One ack of a cumulative ack; as in [`Event::Acked`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CumulativeAck {
+    /// The message's position.
+    pub position: Position,
+    /// How long the committed effect is remembered, if the message has an idempotency key.
+    pub commits: Option<Millis>,
+    /// Until when the token of the newest delivery is remembered as the winner's, if others can exist.
+    pub winner_until: Option<Timestamp>,
 }
 
 impl Completed {
@@ -150,6 +191,13 @@ pub enum Event {
         /// How long acked messages are retained.
         retention: Retention,
     },
+    /// The retention of a topic was changed. Messages that it retains no longer are removed by later records.
+    RetentionChanged {
+        /// The topic.
+        topic: TopicId,
+        /// The new retention.
+        retention: Retention,
+    },
     /// A topic was deleted with its groups, messages and dedupe keys.
     TopicDeleted {
         /// Its number.
@@ -165,6 +213,17 @@ pub enum Event {
         name: GroupName,
         /// Where it starts.
         start: GroupStart,
+        /// How it came into being.
+        origin: GroupOrigin,
+    },
+    /// A group was requested that had been created by consuming, or an ephemeral group is to stay.
+    GroupOriginChanged {
+        /// The topic.
+        topic: TopicId,
+        /// The group.
+        group: GroupId,
+        /// The new origin.
+        origin: GroupOrigin,
     },
     /// A group was deleted with its progress and its leases.
     GroupDeleted {
@@ -195,6 +254,15 @@ pub enum Event {
         group: GroupId,
         /// The first position to deliver, per partition.
         targets: Arc<[Position]>,
+    },
+    /// The messages of a topic were removed: each is acked in every group and trimmed.
+    Purged {
+        /// The topic.
+        topic: TopicId,
+        /// The first position that stays, per partition: the next one when it was decided.
+        ends: Arc<[Position]>,
+        /// How long it is remembered that no worker has acked a message that was leased.
+        winner_until: Timestamp,
     },
     /// A message was stored.
     Produced {
@@ -232,6 +300,17 @@ pub enum Event {
         /// If other deliveries of the message can exist: until when the token of the newest one is remembered as the
         /// winner's.
         winner_until: Option<Timestamp>,
+    },
+    /// Messages of one partition were acked together.
+    CumulativelyAcked {
+        /// The topic.
+        topic: TopicId,
+        /// The group.
+        group: GroupId,
+        /// The partition.
+        partition: PartitionId,
+        /// The messages, in ascending order; never empty.
+        acks: Vec<CumulativeAck>,
     },
     /// A worker reported a failure.
     Nacked {
@@ -307,7 +386,7 @@ pub enum Event {
         /// Its new offset.
         offset: Offset,
     },
-    /// Retained messages exceeded the retention age.
+    /// Retained messages exceeded the retention of their topic, or the memory for those of all topics.
     RetentionExpired {
         /// The topic.
         topic: TopicId,
@@ -332,6 +411,8 @@ pub enum Event {
         /// Its outcome.
         outcome: Outcome,
     },
+    /// An effect failed for good: atomically it is finished and its message dead-lettered.
+    EffectDeadLettered(Box<EffectDeadLettered>),
     /// The lease of an effect was extended.
     EffectRenewed {
         /// The effect.
@@ -367,4 +448,44 @@ pub enum Event {
     WallClockAdjusted(WallAdjustment),
     /// A part of a snapshot; never in the log.
     Restored(Image),
+}
+
+impl Event {
+    /// The events that this event combines, each about one message or one effect; none if it is about one itself. A
+    /// reader of a log can treat them as if they were recorded one after the other.
+    #[must_use]
+    pub fn parts(&self) -> Vec<Self> {
+        let dead_lettered = |message_ref: MessageRef, slot: &DeadLetterSlot, winner_until| Self::DeadLettered {
+            message_ref,
+            dead_topic: slot.topic,
+            dead_partition: slot.partition,
+            dead_offset: slot.offset,
+            reason: DeadReason::NonRetryable,
+            last_error: slot.last_error.clone(),
+            winner_until,
+        };
+        match self {
+            Self::CumulativelyAcked { topic, group, partition, acks } => {
+                let acked = |ack: &CumulativeAck| {
+                    let (topic, group, partition, position) = (*topic, *group, *partition, ack.position);
+                    let message_ref = MessageRef { topic, group, partition, position };
+                    Self::Acked { message_ref, commits: ack.commits, winner_until: ack.winner_until }
+                };
+                acks.iter().map(acked).collect()
+            }
+            Self::EffectDeadLettered(failed) => {
+                let (identity, outcome) = (failed.identity.clone(), failed.outcome.clone());
+                let dead = dead_lettered(failed.message_ref, &failed.dead_letter, failed.winner_until);
+                vec![Self::EffectFinished { identity, outcome }, dead]
+            }
+            Self::Completed(step) => match &step.dead_letter {
+                None => Vec::new(),
+                Some(slot) => {
+                    let completed = Completed { dead_letter: None, ..(**step).clone() };
+                    vec![dead_lettered(step.message_ref, slot, step.until), Self::Completed(Box::new(completed))]
+                }
+            },
+            _ => Vec::new(),
+        }
+    }
 }

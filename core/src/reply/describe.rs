@@ -1,12 +1,14 @@
 //! Descriptions of topics, partitions and groups.
 
-use crate::types::{GroupName, Millis, Offset, PartitionId, TopicName};
+use crate::types::{GroupName, Millis, Offset, PartitionId, Retention, TopicName};
 
 /// The description of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicInfo {
     /// Its name.
     pub name: TopicName,
+    /// How long acked messages are retained.
+    pub retention: Retention,
     /// Its partitions, in order.
     pub partitions: Vec<PartitionInfo>,
     /// Its groups, ordered by name.

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 pub use self::delivery::Delivery;
 pub use self::describe::{Blocked, GroupInfo, ListedGroup, PartitionInfo, ProgressInfo, TopicInfo};
-pub use self::refusal::{Overload, Refusal};
-pub use self::store::StoreReply;
+pub use self::refusal::{FullPartition, Overload, Refusal, TopicSetting};
+pub use self::store::{EffectPage, StoreReply};
 pub use crate::types::StepOutput;
 
-use crate::types::{Body, ConsumerId, Offset, PartitionId, Ticket, Timestamp, TopicName};
+use crate::command::RedriveRest;
+use crate::types::{Body, ConsumerId, Offset, PartitionId, Retention, Ticket, Timestamp, TopicName};
 
 /// An output of the broker. It leaves once every record it depends on is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +60,13 @@ pub enum Reply {
     TopicCreated {
         /// Its partition count.
         partitions: u32,
+        /// Its retention.
+        retention: Retention,
+    },
+    /// The topic has this retention.
+    RetentionChanged {
+        /// The retention.
+        retention: Retention,
     },
     /// All topics in byte order.
     Topics(Vec<TopicName>),
@@ -83,6 +91,13 @@ pub enum Reply {
     /// Dead letters were redriven.
     Redriven {
         /// The number of dead letters.
+        count: u64,
+        /// Of a redrive of all: those beyond its limit, if there are any.
+        rest: Option<RedriveRest>,
+    },
+    /// The messages of a topic were removed.
+    Purged {
+        /// The number of messages.
         count: u64,
     },
     /// The step is completed; these are the messages it produced.

@@ -1,5 +1,7 @@
 //! Refusals.
 
+use std::fmt;
+
 use crate::types::{EffectStatus, GroupName, Millis, NameError, PartitionId, TopicName};
 
 /// Why a command was refused. A refused command has changed nothing; after [`Refusal::LogFailed`] only a restart shows
@@ -8,19 +10,19 @@ use crate::types::{EffectStatus, GroupName, Millis, NameError, PartitionId, Topi
 #[non_exhaustive]
 pub enum Refusal {
     /// The topic does not exist.
-    #[error("topic \"{0}\" does not exist")]
+    #[error("topic {:?} does not exist", .0.as_str())]
     UnknownTopic(TopicName),
     /// The topic has no such group.
-    #[error("group \"{0}\" does not exist")]
+    #[error("group {:?} does not exist", .0.as_str())]
     UnknownGroup(GroupName),
     /// The consumer is not connected.
     #[error("no such consumer")]
     UnknownConsumer,
-    /// The topic exists with another partition count.
-    #[error("topic exists with {partitions} partitions")]
+    /// The topic exists with other settings than the requested ones.
+    #[error("topic exists with {}", .differing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     TopicExists {
-        /// Its partition count.
-        partitions: u32,
+        /// The settings of the topic that differ.
+        differing: Vec<TopicSetting>,
     },
     /// The topic has no such partition.
     #[error("partition {partition} is out of range, the topic has {partitions}")]
@@ -74,6 +76,9 @@ pub enum Refusal {
     /// ended.
     #[error("stale lease")]
     StaleLease,
+    /// The message has no running lease that could end.
+    #[error("the message is not leased")]
+    NotLeased,
     /// The effect is leased to another worker.
     #[error("the effect is in progress elsewhere")]
     InProgress {
@@ -96,12 +101,14 @@ pub enum Refusal {
         status: EffectStatus,
     },
     /// A limit is reached; retry later.
-    #[error("{}", .reason.as_str())]
+    #[error("{}{}", .reason.as_str(), held_by(.full.as_deref()))]
     Overloaded {
         /// Which limit.
         reason: Overload,
         /// When to retry.
         retry_after: Millis,
+        /// The partition that is full, if that is the reason.
+        full: Option<Box<FullPartition>>,
     },
     /// The log has no space left.
     #[error("storage is full")]
@@ -112,6 +119,48 @@ pub enum Refusal {
     /// The log has failed; only a restart continues.
     #[error("the log has failed; restart the broker")]
     LogFailed,
+}
+
+fn held_by(full: Option<&FullPartition>) -> String {
+    let Some(FullPartition { topic, partition, group }) = full else { return String::new() };
+    match group {
+        Some(group) => format!(": group \"{group}\" has not acked all of partition {partition} of topic \"{topic}\""),
+        None => format!(": partition {partition} of topic \"{topic}\" has no group"),
+    }
+}
+
+/// A partition that is full, and the group that holds it up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FullPartition {
+    /// The topic.
+    pub topic: TopicName,
+    /// The partition.
+    pub partition: PartitionId,
+    /// The group with the oldest unacked message in it; `None` if the topic has no groups.
+    pub group: Option<GroupName>,
+}
+
+/// A setting of a topic and its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopicSetting {
+    /// The partition count.
+    Partitions(u32),
+    /// The greatest age of a retained message; `None` if there is no limit.
+    RetentionAge(Option<Millis>),
+    /// The most bytes of retained messages per partition; `None` if there is no limit.
+    RetentionBytes(Option<u64>),
+}
+
+impl fmt::Display for TopicSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Partitions(count) => write!(f, "{count} partitions"),
+            Self::RetentionAge(Some(age)) => write!(f, "retention_ms {}", age.0),
+            Self::RetentionAge(None) => f.write_str("unlimited retention_ms"),
+            Self::RetentionBytes(Some(bytes)) => write!(f, "retention_bytes {bytes}"),
+            Self::RetentionBytes(None) => f.write_str("unlimited retention_bytes"),
+        }
+    }
 }
 
 /// The limit behind a [`Refusal::Overloaded`].

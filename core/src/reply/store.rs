@@ -1,6 +1,6 @@
 //! Replies of the idempotency store.
 
-use crate::types::{Effect, EffectStatus, LeaseToken, Outcome, Text, Timestamp};
+use crate::types::{Effect, EffectStatus, Identity, LeaseToken, Outcome, Text, Timestamp};
 
 /// The reply to a command of the idempotency store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,4 +34,16 @@ pub enum StoreReply {
     },
     /// The effect.
     Effect(Box<Effect>),
+    /// A page of effects.
+    Listed(Box<EffectPage>),
+}
+
+/// A page of effects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EffectPage {
+    /// The selected effects with their identities.
+    pub effects: Vec<(Identity, Effect)>,
+    /// Where the next page begins: after this identity. `None` if this is the last page. The work per page is bounded,
+    /// so a page that is not the last can be short or empty.
+    pub next: Option<Identity>,
 }

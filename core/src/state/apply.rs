@@ -10,8 +10,8 @@ use super::{Contradiction, State};
 use crate::collections::shared::unshared;
 use crate::record::{DedupeWindow, Event, Record};
 use crate::types::{
-    Body, DeliveryState, GroupId, LastError, LeaseToken, MessageRef, Offset, OwnerName, PARTITIONS_CEILING,
-    PartitionId, Phase, Timestamp, TopicId, TopicName, Winner,
+    Body, DeliveryState, GroupId, GroupOrigin, LastError, LeaseToken, MessageRef, Millis, Offset, OwnerName,
+    PARTITIONS_CEILING, PartitionId, Phase, Retention, Timestamp, TopicId, TopicName, Winner,
 };
 
 impl State {
@@ -35,6 +35,7 @@ impl State {
                 check_partition_count(*partitions)?;
                 self.insert_topic(Topic::new(*topic, name.clone(), *partitions, *retention))?;
             }
+            Event::RetentionChanged { topic, retention } => self.set_retention(*topic, *retention)?,
             Event::TopicDeleted { topic } => {
                 let topic = self.topics.remove(topic).ok_or(Contradiction("no such topic"))?;
                 self.store.drop_topic(&topic.name);
@@ -43,22 +44,24 @@ impl State {
                 self.dedupe.retain(|scope, _| !scope.names(&topic.name));
                 self.forget_winners_of_topic(topic.id);
             }
-            Event::GroupCreated { topic, group, name, start } => {
-                self.topic_mut(*topic)?.create_group(*group, name.clone(), *start)?;
+            Event::GroupCreated { topic, group, name, start, origin } => {
+                self.topic_mut(*topic)?.create_group((*group, name.clone()), *start, *origin, at)?;
             }
+            Event::GroupOriginChanged { topic, group, origin } => self.group_mut(*topic, *group)?.origin = *origin,
             Event::GroupDeleted { topic, group } => {
                 let name = self.group_mut(*topic, *group)?.name.clone();
                 let topic_name = self.topic_mut(*topic)?.name.clone();
                 self.store.drop_table(&topic_name, &name);
-                self.topic_mut(*topic)?.delete_group(*group)?;
+                self.topic_mut(*topic)?.delete_group(*group, at)?;
                 self.forget_winners_of_group(*topic, *group);
             }
             Event::GroupPaused { topic, group } => self.group_mut(*topic, *group)?.paused = true,
             Event::GroupResumed { topic, group } => self.group_mut(*topic, *group)?.paused = false,
             Event::GroupSought { topic, group, targets } => {
-                self.topic_mut(*topic)?.seek_group(*group, targets)?;
+                self.topic_mut(*topic)?.seek_group(*group, targets, at)?;
                 self.forget_winners_of_group(*topic, *group);
             }
+            Event::Purged { topic, ends, winner_until } => self.purge(*topic, ends, *winner_until)?,
             Event::Produced { topic, partition, offset, body, dedupe, skipped } => {
                 self.store_message(*topic, (*partition, *offset), body, dedupe.as_ref(), skipped, at)?;
             }
@@ -66,13 +69,16 @@ impl State {
                 self.deliver(message_ref, *token, owner.clone(), *until)?;
             }
             Event::Acked { message_ref, commits, winner_until } => {
-                if let Some(window) = commits {
-                    self.commit_effect(message_ref, *window, at)?;
+                self.ack_delivery(message_ref, *commits, *winner_until, at)?;
+            }
+            Event::CumulativelyAcked { topic, group, partition, acks } => {
+                if acks.is_empty() || !acks.is_sorted_by(|one, next| one.position < next.position) {
+                    return Err(Contradiction("cumulative ack of nothing, or in disorder"));
                 }
-                let delivery = self.ack_delivered(message_ref)?;
-                if let Some(until) = *winner_until {
-                    let winner = Winner { token: Some(delivery.token), until };
-                    self.remember_winner(message_ref.at_offset(delivery.offset), winner)?;
+                for ack in acks {
+                    let (topic, group, partition, position) = (*topic, *group, *partition, ack.position);
+                    let message_ref = MessageRef { topic, group, partition, position };
+                    self.ack_delivery(&message_ref, ack.commits, ack.winner_until, at)?;
                 }
             }
             Event::Nacked { message_ref, reason, not_before } => {
@@ -115,10 +121,7 @@ impl State {
                 winner_until,
             } => {
                 let dead = (*dead_topic, *dead_partition, *dead_offset);
-                let offset = self.store_dead_letter(message_ref, dead, (*reason, last_error), at)?;
-                self.ack(message_ref)?;
-                let winner = Winner { token: None, until: *winner_until };
-                self.remember_winner(message_ref.at_offset(offset), winner)?;
+                self.dead_letter_message(message_ref, dead, (*reason, last_error), *winner_until, at)?;
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset } => {
                 let target = self.topic(*topic).ok_or(Contradiction("no such topic"))?;
@@ -141,6 +144,7 @@ impl State {
             }
             Event::EffectBegun(begun) => self.effect_begun(begun, at)?,
             Event::EffectFinished { identity, outcome } => self.effect_finished(identity, outcome, at)?,
+            Event::EffectDeadLettered(failed) => self.effect_dead_lettered(failed, at)?,
             Event::EffectRenewed { identity, until } => self.effect_renewed(identity, *until, at)?,
             Event::EffectForgotten { identity } => {
                 self.store.remove(identity).ok_or(Contradiction("no such effect"))?;
@@ -155,6 +159,11 @@ impl State {
             }
             Event::Restored(image) => self.restore(image)?,
         }
+        Ok(())
+    }
+
+    pub(crate) fn set_retention(&mut self, topic: TopicId, retention: Retention) -> Result<(), Contradiction> {
+        self.topic_mut(topic)?.retention = retention.recorded();
         Ok(())
     }
 
@@ -311,25 +320,57 @@ impl State {
         Ok(())
     }
 
-    /// Acks a message that was delivered to its group, and returns its newest delivery.
-    pub(super) fn ack_delivered(&mut self, message_ref: &MessageRef) -> Result<DeliveryState, Contradiction> {
-        self.ack(message_ref)?.ok_or(Contradiction("no such delivery"))
+    /// Acks a delivered message: commits its effect, and remembers its winner.
+    fn ack_delivery(
+        &mut self,
+        message_ref: &MessageRef,
+        commits: Option<Millis>,
+        winner_until: Option<Timestamp>,
+        at: Timestamp,
+    ) -> Result<(), Contradiction> {
+        if let Some(window) = commits {
+            self.commit_effect(message_ref, window, at)?;
+        }
+        let delivery = self.ack_delivered(message_ref)?;
+        match winner_until {
+            Some(until) => {
+                let winner = Winner { token: Some(delivery.token), until };
+                self.remember_winner(message_ref.at_offset(delivery.offset), winner)
+            }
+            None => Ok(()),
+        }
     }
 
-    /// Acks a message in its group, and returns its newest delivery; `None` if there was none.
-    pub(crate) fn ack(&mut self, message_ref: &MessageRef) -> Result<Option<DeliveryState>, Contradiction> {
+    /// Acks a message that was delivered to its group on behalf of a consumer, and returns its newest delivery.
+    pub(super) fn ack_delivered(&mut self, message_ref: &MessageRef) -> Result<DeliveryState, Contradiction> {
+        let (group, delivery) = self.ack_in_group(message_ref)?;
+        // Snapshots from before groups had an origin do not say it of their groups, all of which were requested.
+        group.has_acked |= group.origin != GroupOrigin::Requested;
+        delivery.ok_or(Contradiction("no such delivery"))
+    }
+
+    /// Acks a message in its group: it was dead-lettered or skipped.
+    pub(crate) fn ack(&mut self, message_ref: &MessageRef) -> Result<(), Contradiction> {
+        self.ack_in_group(message_ref).map(drop)
+    }
+
+    /// Acks a message in its group, and returns the group and the newest delivery; `None` if there was none.
+    fn ack_in_group(&mut self, message_ref: &MessageRef) -> Result<(&mut Group, Option<DeliveryState>), Contradiction> {
         let topic = self.topic_mut(message_ref.topic)?;
         let (groups, retention) = (topic.groups.len() as u32, topic.retention);
-        let (progress, partition) = topic
-            .progress_and_partition_mut(message_ref.group, message_ref.partition)
+        let (group, partition) = topic
+            .group_and_partition_mut(message_ref.group, message_ref.partition)
             .ok_or(Contradiction("no such group or partition"))?;
+        let progress = group.partitions.get_mut(message_ref.partition.0 as usize).map(unshared);
+        let progress = progress.expect("every group has every partition");
         if progress.acked.contains(message_ref.position) {
             return Err(Contradiction("ack of an acked message"));
         }
         let offset = partition.count_ack(message_ref.position, groups, retention);
         let offset = offset.ok_or(Contradiction("ack of a message that is not stored"))?;
         progress.acked.insert(message_ref.position, offset);
-        Ok(progress.remove_delivery(message_ref.position))
+        let delivery = progress.remove_delivery(message_ref.position);
+        Ok((group, delivery))
     }
 
     pub(crate) fn partition_mut(

@@ -56,6 +56,14 @@ impl Completions {
 impl State {
     pub(super) fn complete(&mut self, step: &Completed, at: Timestamp) -> Result<(), Contradiction> {
         self.store_step_outputs(step, at)?;
+        if let Some(slot) = &step.dead_letter {
+            let offset = self.delivery_mut(&step.message_ref)?.offset;
+            if let Some(conclusion) = &step.effect {
+                self.fail_effect(&step.message_ref, conclusion, &slot.last_error, at)?;
+            }
+            self.dead_letter_into(&step.message_ref, slot, step.until, at)?;
+            return self.store_completion(step, offset);
+        }
         if let Some(conclusion) = &step.effect {
             self.conclude_effect(&step.message_ref, conclusion, at)?;
         }

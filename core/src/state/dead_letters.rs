@@ -2,9 +2,10 @@
 
 use super::topic::Topic;
 use super::{Contradiction, State};
+use crate::record::DeadLetterSlot;
 use crate::types::{
     Body, DeadLetter, DeadReason, KeptForRedrive, MessageRef, Metadata, Offset, PartitionId, Position, RedriveOrigin,
-    Retention, Text, Timestamp, TopicId,
+    Text, Timestamp, TopicId, Winner,
 };
 
 impl State {
@@ -23,6 +24,33 @@ impl State {
         Ok(source_offset)
     }
 
+    /// Stores a dead letter of `source`, acks `source`, and remembers until `winner_until` that no delivery has acked
+    /// it.
+    pub(super) fn dead_letter_message(
+        &mut self,
+        source: &MessageRef,
+        dead: (TopicId, PartitionId, Offset),
+        why: (DeadReason, &Text),
+        winner_until: Timestamp,
+        at: Timestamp,
+    ) -> Result<(), Contradiction> {
+        let offset = self.store_dead_letter(source, dead, why, at)?;
+        self.ack(source)?;
+        self.remember_winner(source.at_offset(offset), Winner { token: None, until: winner_until })
+    }
+
+    /// As [`State::dead_letter_message`], at a worker's request.
+    pub(super) fn dead_letter_into(
+        &mut self,
+        source: &MessageRef,
+        slot: &DeadLetterSlot,
+        winner_until: Timestamp,
+        at: Timestamp,
+    ) -> Result<(), Contradiction> {
+        let (dead, why) = ((slot.topic, slot.partition, slot.offset), (DeadReason::NonRetryable, &slot.last_error));
+        self.dead_letter_message(source, dead, why, winner_until, at)
+    }
+
     /// Creates the dead-letter topic with its first dead letter.
     fn ensure_dead_letter_topic(&mut self, message_ref: &MessageRef, dead_topic: TopicId) -> Result<(), Contradiction> {
         let source = self.topic(message_ref.topic).ok_or(Contradiction("no such topic"))?;
@@ -30,8 +58,8 @@ impl State {
         if self.is_dead_letter_topic_of(source, dead_topic)? {
             return Ok(());
         }
-        let partitions = source.partition_count();
-        self.insert_topic(Topic::new(dead_topic, name, partitions, Retention::default()))
+        let (partitions, retention) = (source.partition_count(), source.retention);
+        self.insert_topic(Topic::new(dead_topic, name, partitions, retention))
     }
 
     /// Whether `dead_topic` exists. A contradiction if it is not the dead-letter topic of `source`.

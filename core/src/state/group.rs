@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::collections::ack_set::AckSet;
 use crate::collections::cow::CowMap;
-use crate::types::{DeliveryState, GroupId, GroupName, Offset, PartitionId, Phase, Position};
+use crate::types::{DeliveryState, GroupId, GroupName, GroupOrigin, Offset, PartitionId, Phase, Position};
 
 /// A group of one topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,15 +13,17 @@ pub struct Group {
     pub(super) name: GroupName,
     pub(crate) paused: bool,
     pub(crate) skipped: u64,
+    pub(crate) origin: GroupOrigin,
+    pub(crate) has_acked: bool,
     pub(crate) partitions: Vec<Arc<Progress>>,
 }
 
 /// A group's progress in one partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    pub(super) acked: AckSet,
-    pub(super) deliveries: CowMap<Position, DeliveryState>,
-    pub(super) in_flight: u32,
+    pub(crate) acked: AckSet,
+    pub(crate) deliveries: CowMap<Position, DeliveryState>,
+    pub(crate) in_flight: u32,
     /// Messages below were stored when the group last sought, so they may have been delivered before.
     pub(super) replayed_below: Position,
 }
@@ -49,6 +51,19 @@ impl Group {
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.skipped
+    }
+
+    /// How it came into being.
+    #[must_use]
+    pub fn origin(&self) -> GroupOrigin {
+        self.origin
+    }
+
+    /// Whether a consumer has ever acked a message in it. Dead-lettered and skipped messages do not count, nor does
+    /// anything once the group was requested: the broker never deletes it then.
+    #[must_use]
+    pub fn has_acked(&self) -> bool {
+        self.has_acked
     }
 
     /// Its progress in a partition; `None` if the topic has no such partition.

@@ -8,7 +8,7 @@ use super::partition::Partition;
 use super::topic::Topic;
 use crate::collections::ack_set::AckSet;
 use crate::collections::shared::unshared;
-use crate::types::{Body, GroupId, GroupName, GroupStart, Offset, PartitionId, Position, Timestamp};
+use crate::types::{Body, GroupId, GroupName, GroupOrigin, GroupStart, Offset, PartitionId, Position, Timestamp};
 
 impl Topic {
     pub(crate) fn store(
@@ -52,44 +52,48 @@ impl Topic {
 
     pub(super) fn create_group(
         &mut self,
-        id: GroupId,
-        name: GroupName,
+        (id, name): (GroupId, GroupName),
         start: GroupStart,
+        origin: GroupOrigin,
+        at: Timestamp,
     ) -> Result<(), Contradiction> {
         if id != self.next_group || self.group_names.contains_key(&name) {
             return Err(Contradiction("group exists, or its id is not the next"));
         }
         self.next_group = id.next();
+        self.remove_expired(at);
         let mut progress = Vec::with_capacity(self.partitions.len());
-        let mut moved = false;
         for partition in &mut self.partitions {
-            let mut acked = match start {
-                GroupStart::Earliest => partition.trimmed.clone(),
-                GroupStart::Latest => AckSet::with_floor(partition.next_position, partition.last_offset),
-            };
             // Messages hidden from the new group count as acked by it; retained messages that it has not acked return
             // to the backlog.
-            let hidden: Vec<_> = match start {
-                GroupStart::Earliest => partition.exclusive.keys().copied().collect(),
-                GroupStart::Latest => partition.messages().map(|(position, _)| position).collect(),
+            let acked = match start {
+                GroupStart::Earliest => partition.acked_below(Position(0), id)?,
+                GroupStart::Latest => AckSet::with_floor(partition.next_position, partition.last_offset),
             };
-            moved |= !hidden.is_empty() || !partition.retained.is_empty();
-            for position in hidden {
-                let partition = unshared(partition);
-                acked.insert(position, partition.message(position).expect("listed above").offset);
-                partition.add_acked_in(position, 1);
-            }
+            unshared(partition).add_acks(&acked);
             progress.push(Arc::new(Progress { acked, ..Progress::default() }));
         }
         self.group_names.insert(name.clone(), id);
-        self.groups.insert(id, Arc::new(Group { id, name, paused: false, skipped: 0, partitions: progress }));
-        if moved {
-            self.recount();
-        }
+        self.groups.insert(
+            id,
+            Arc::new(Group { id, name, paused: false, skipped: 0, origin, has_acked: false, partitions: progress }),
+        );
+        self.recount();
         Ok(())
     }
 
-    pub(super) fn delete_group(&mut self, id: GroupId) -> Result<(), Contradiction> {
+    /// Removes the retained messages that the retention does not keep at `at`. Retained messages are visible again once
+    /// the set of groups or a group's progress changes; which of them must not depend on how many a timer has removed.
+    fn remove_expired(&mut self, at: Timestamp) {
+        for partition in &mut self.partitions {
+            if let Some(through) = partition.retained_over(self.retention, at, usize::MAX) {
+                unshared(partition).expire_retained(through);
+            }
+        }
+    }
+
+    pub(super) fn delete_group(&mut self, id: GroupId, at: Timestamp) -> Result<(), Contradiction> {
+        self.remove_expired(at);
         self.remove_group(id)?;
         self.recount();
         Ok(())
@@ -100,25 +104,25 @@ impl Topic {
         let group = self.groups.remove(&id).ok_or(Contradiction("no such group"))?;
         self.group_names.remove(&group.name);
         for (partition, progress) in self.partitions.iter_mut().zip(&group.partitions) {
-            unshared(partition).change_acked_in(|position| -i64::from(progress.acked.contains(position)));
+            unshared(partition).subtract_acks(&progress.acked);
         }
         Ok(())
     }
 
-    pub(super) fn seek_group(&mut self, id: GroupId, targets: &[Position]) -> Result<(), Contradiction> {
+    pub(super) fn seek_group(&mut self, id: GroupId, targets: &[Position], at: Timestamp) -> Result<(), Contradiction> {
         if targets.len() != self.partitions.len() {
             return Err(Contradiction("seek does not name every partition"));
         }
+        self.remove_expired(at);
         let group = self.groups.get_mut(&id).map(unshared).ok_or(Contradiction("no such group"))?;
         for ((partition, progress), target) in self.partitions.iter_mut().zip(&mut group.partitions).zip(targets) {
             let acked = partition.acked_below(*target, id)?;
             let replayed_below = partition.next_position;
             let sought = Progress { acked, replayed_below, ..Progress::default() };
             let before = std::mem::replace(progress, Arc::new(sought));
-            let after = &progress.acked;
-            unshared(partition).change_acked_in(|position| {
-                i64::from(after.contains(position)) - i64::from(before.acked.contains(position))
-            });
+            let partition = unshared(partition);
+            partition.subtract_acks(&before.acked);
+            partition.add_acks(&progress.acked);
         }
         self.recount();
         Ok(())
@@ -136,13 +140,7 @@ impl Partition {
             self.hide_exclusive(&mut acked, group);
             return Ok(acked);
         }
-        let below = self.messages.last_below(&target).map(|(position, message)| (*position, message.offset));
-        let trimmed = self.trimmed.last_offset_below(target);
-        let floor_offset = match (below, trimmed) {
-            (Some((_, stored)), Some(trimmed)) => Some(stored.max(trimmed)),
-            (stored, trimmed) => stored.map(|(_, offset)| offset).or(trimmed),
-        };
-        let mut acked = AckSet::with_floor(target, floor_offset);
+        let mut acked = AckSet::with_floor(target, self.last_offset_below(target));
         for (start, end, last_offset) in self.trimmed.runs() {
             acked.extend_run(start.max(target), end, last_offset);
         }

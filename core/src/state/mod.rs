@@ -11,6 +11,7 @@ mod effects;
 mod group;
 mod groups;
 mod partition;
+mod purge;
 mod restore;
 mod topic;
 mod validate;
@@ -32,7 +33,7 @@ pub use self::view::View;
 pub use self::winners::Winners;
 pub use crate::collections::ack_set::AckSet;
 use crate::collections::shared::unshared;
-use crate::types::{Boot, ProduceScope, Timestamp, TopicId, TopicName, WallClock};
+use crate::types::{Boot, DeliveryState, MessageRef, ProduceScope, Timestamp, TopicId, TopicName, WallClock};
 
 /// The durable state of a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,10 +103,23 @@ impl State {
         self.topics.get(&topic).map(|topic| &**topic)
     }
 
+    /// The newest delivery of an unacked message.
+    #[must_use]
+    pub(crate) fn delivery(&self, message_ref: &MessageRef) -> Option<&DeliveryState> {
+        let group = self.topic(message_ref.topic)?.group(message_ref.group)?;
+        group.progress(message_ref.partition)?.delivery(message_ref.position)
+    }
+
     /// The topic with this name.
     #[must_use]
     pub fn topic_named(&self, name: &TopicName) -> Option<&Topic> {
         self.topic(*self.names.get(name)?)
+    }
+
+    /// The topic whose dead letters the topic `name` stores.
+    #[must_use]
+    pub(crate) fn dead_letter_source(&self, name: &TopicName) -> Option<&Topic> {
+        self.topic(*self.names.get(name.dead_letter_source()?)?)
     }
 
     /// All topics, in byte order of their names.

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::collections::ack_set::AckSet;
+use crate::collections::counts::Counts;
 use crate::collections::cow::CowMap;
-use crate::types::{Body, GroupId, Offset, Position, Retention, Timestamp};
+use crate::types::{Body, GroupId, Offset, Position, RETAINED_MESSAGE_OVERHEAD, Retention, Timestamp};
 
 /// A stored message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,9 +16,54 @@ pub struct Message {
     pub produced_at: Timestamp,
     /// Its bytes.
     pub body: Body,
-    /// The number of groups that have acked it.
-    pub acked_in: u32,
+    /// Sums over its partition up to here: over this message and those before it.
+    pub(super) through: Cumulative,
 }
+
+impl Message {
+    /// The first message of a partition.
+    #[must_use]
+    pub fn new(offset: Offset, produced_at: Timestamp, body: Body) -> Self {
+        let through = Cumulative { bytes: body.payload_len(), memory: memory_of(&body) };
+        Self { offset, produced_at, body, through }
+    }
+
+    /// A message stored after `before`.
+    pub(super) fn after(before: Option<&Self>, offset: Offset, produced_at: Timestamp, body: Body) -> Self {
+        let mut message = Self::new(offset, produced_at, body);
+        if let Some(before) = before {
+            message.through.bytes = message.through.bytes.saturating_add(before.through.bytes);
+            message.through.memory = message.through.memory.saturating_add(before.through.memory);
+        }
+        message
+    }
+
+    /// What it costs in memory, roughly.
+    pub(super) fn memory(&self) -> u64 {
+        memory_of(&self.body)
+    }
+}
+
+fn memory_of(body: &Body) -> u64 {
+    body.encoded_len() + RETAINED_MESSAGE_OVERHEAD
+}
+
+/// Running sums. Only differences between messages that are stored one after the other have a meaning, so sums are
+/// always equal: a restored state counts from another beginning.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cumulative {
+    /// Key and value bytes.
+    bytes: u64,
+    memory: u64,
+}
+
+impl PartialEq for Cumulative {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Cumulative {}
 
 /// A number of messages and their key and value bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,17 +75,26 @@ pub struct Load {
 }
 
 impl Load {
-    fn add(&mut self, message: &Message) {
-        self.messages += 1;
-        self.bytes += message.body.payload_len();
+    /// The load of one message.
+    fn of(message: &Message) -> Self {
+        Self { messages: 1, bytes: message.body.payload_len() }
     }
 
-    fn subtract(&mut self, message: &Message) {
-        debug_assert!(self.messages > 0, "the message was added before");
-        self.messages -= 1;
-        self.bytes -= message.body.payload_len();
+    pub(super) fn add(&mut self, other: Self) {
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+    }
+
+    pub(super) fn subtract(&mut self, other: Self) {
+        debug_assert!(self.messages >= other.messages, "the messages were added before");
+        self.messages -= other.messages;
+        self.bytes -= other.bytes;
     }
 }
+
+/// The most retained messages that one ack removes. After the retention of a topic was shortened, or a long message
+/// was acked, there can be many to remove; records of their own remove the others.
+const REMOVED_PER_ACK: usize = 1_024;
 
 /// The messages of one partition, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,9 +106,15 @@ pub struct Partition {
     pub(super) trimmed: AckSet,
     /// Messages not yet acked in every group.
     pub(super) backlog: Load,
-    /// Messages acked in every group and kept for replay.
-    pub(super) retained: CowMap<Position, ()>,
+    /// The number of groups that have acked each stored message.
+    pub(super) acked_in: Counts,
+    /// Messages acked in every group and kept for replay: 1 each.
+    pub(super) retained: Counts,
     pub(super) retained_load: Load,
+    /// Stored messages with a priority, a delay or a deadline.
+    pub(super) special: CowMap<Position, ()>,
+    /// The memory of the retained messages.
+    pub(super) retained_memory: u64,
     /// Redriven messages and the only group to which each is visible.
     pub(super) exclusive: BTreeMap<Position, GroupId>,
 }
@@ -137,19 +198,88 @@ impl Partition {
     /// The oldest retained message.
     #[must_use]
     pub fn oldest_retained(&self) -> Option<(Position, &Message)> {
-        let (position, ()) = self.retained.first()?;
-        Some((*position, self.messages.get(position).expect("a retained message is stored")))
+        let (position, _) = self.retained.first()?;
+        Some((position, self.messages.get(&position).expect("a retained message is stored")))
     }
 
     /// The positions of retained messages, in order.
     pub fn retained(&self) -> impl Iterator<Item = Position> {
-        self.retained.iter().map(|(position, ())| *position)
+        self.retained.runs().flat_map(|(start, end, _)| (start.0..end.0).map(Position))
+    }
+
+    /// The number of groups that have acked the message at `position`; 0 if it is not stored.
+    #[must_use]
+    pub fn acked_in(&self, position: Position) -> u32 {
+        self.acked_in.get(position)
+    }
+
+    /// The stored messages with a priority, a delay or a deadline, in order.
+    pub(crate) fn special(&self) -> impl Iterator<Item = (Position, &Message)> {
+        let message = |position: &Position| self.messages.get(position).expect("a special message is stored");
+        self.special.iter().map(move |(position, ())| (*position, message(position)))
+    }
+
+    /// The retained messages and their key and value bytes.
+    #[must_use]
+    pub fn retained_load(&self) -> Load {
+        self.retained_load
+    }
+
+    /// The memory of the retained messages, as [`Limits::retained_bytes_max`](crate::types::Limits) counts it.
+    #[must_use]
+    pub fn retained_memory(&self) -> u64 {
+        self.retained_memory
+    }
+
+    /// The last of the retained messages that `retention` does not keep at `now`, at most the `max` oldest of them.
+    #[must_use]
+    pub(crate) fn retained_over(&self, retention: Retention, now: Timestamp, max: usize) -> Option<Position> {
+        let mut bytes = self.retained_load.bytes;
+        let mut is_over = |position: &Position| {
+            let message = self.messages.get(position).expect("a retained message is stored");
+            let too_old = retention.age.is_some_and(|age| message.produced_at.after(age) <= now);
+            let too_many = retention.bytes.is_some_and(|max| bytes > max);
+            bytes = bytes.saturating_sub(message.body.payload_len());
+            too_old || too_many
+        };
+        self.retained().take(max).take_while(|position| is_over(position)).last()
+    }
+
+    /// The last of the oldest retained messages, at most `max`, that are `included` and whose removal frees `memory`.
+    #[must_use]
+    pub(crate) fn retained_for(
+        &self,
+        memory: u64,
+        max: usize,
+        included: impl Fn(Timestamp) -> bool,
+    ) -> Option<Position> {
+        let mut freed = 0;
+        let needed = |position: &Position| {
+            let message = self.messages.get(position).expect("a retained message is stored");
+            let is_needed = freed < memory && included(message.produced_at);
+            freed += message.memory();
+            is_needed
+        };
+        self.retained().take(max).take_while(needed).last()
     }
 
     /// Whether the message at `position` is stored and not yet acked in every group.
     #[must_use]
     pub fn in_backlog(&self, position: Position) -> bool {
-        self.messages.contains_key(&position) && (self.retained.is_empty() || !self.retained.contains_key(&position))
+        self.messages.contains_key(&position) && (self.retained.is_empty() || self.retained.get(position) == 0)
+    }
+
+    /// The first message of the backlog at or after `from`.
+    #[must_use]
+    pub(crate) fn first_in_backlog(&self, from: Position) -> Option<(Position, &Message)> {
+        let mut from = from;
+        loop {
+            let (position, message) = self.messages_from(from).next()?;
+            match self.retained.end_of_run(position) {
+                None => return Some((position, message)),
+                Some(end) => from = end,
+            }
+        }
     }
 
     /// The only group to which the message at `position` is visible, if it is a redriven one.
@@ -160,12 +290,21 @@ impl Partition {
 
     pub(super) fn push(&mut self, offset: Offset, produced_at: Timestamp, body: Body) -> Position {
         let position = self.next_position;
-        let message = Message { offset, produced_at, body, acked_in: 0 };
-        self.backlog.add(&message);
-        self.messages.insert(position, message);
+        let message = Message::after(self.messages.last().map(|(_, last)| last), offset, produced_at, body);
+        self.backlog.add(Load::of(&message));
+        self.insert(position, message);
         self.next_position = position.next();
         self.last_offset = Some(offset);
         position
+    }
+
+    /// Stores a message and returns the one at its position, if there was one.
+    pub(super) fn insert(&mut self, position: Position, message: Message) -> Option<Message> {
+        let flags = message.body.flags();
+        if flags.has_delay || flags.has_deadline || flags.priority.level() > 0 {
+            self.special.insert(position, ());
+        }
+        self.messages.insert(position, message)
     }
 
     /// Counts an ack of one of the topic's `groups`. The last one removes or retains the message, depending on
@@ -174,123 +313,183 @@ impl Partition {
         if groups == 1 && !retention.keeps_acked() {
             return self.remove_from_backlog(position);
         }
-        let message = self.messages.get_mut(&position)?;
-        let offset = message.offset;
-        message.acked_in += 1;
-        assert!(message.acked_in <= groups, "each group acks a message at most once");
-        if message.acked_in < groups {
-            return Some(offset);
+        let message = self.messages.get(&position)?;
+        let (offset, load) = (message.offset, Load::of(message));
+        let acked_in = self.acked_in.get(position) + 1;
+        assert!(acked_in <= groups, "each group acks a message at most once");
+        if acked_in == groups && !retention.keeps_acked() {
+            return self.remove_from_backlog(position);
         }
-        if retention.keeps_acked() {
-            self.retain(position);
-            self.enforce_retained_bytes(retention);
-        } else {
-            self.remove_from_backlog(position);
+        self.acked_in.set(position, position.next(), acked_in);
+        if acked_in == groups {
+            let memory = message.memory();
+            self.backlog.subtract(load);
+            self.retained_load.add(load);
+            self.retained_memory += memory;
+            self.retained.set(position, position.next(), 1);
+            self.enforce_retained_bytes(retention, REMOVED_PER_ACK);
         }
         Some(offset)
     }
 
     /// Removes retained messages up to `through`.
     pub(super) fn expire_retained(&mut self, through: Position) {
-        while let Some((position, ())) = self.retained.first() {
-            if *position > through {
-                break;
-            }
-            self.remove_oldest_retained();
+        while let Some((start, end)) = self.retained.first().filter(|(start, _)| *start <= through) {
+            self.remove_range(start, end.min(through.next()));
         }
     }
 
-    /// Recomputes backlog and retained messages from `acked_in`, after the set of groups or a group's progress changed.
+    /// Recomputes backlog and retained messages from the ack counts, after the set of groups or a group's progress
+    /// changed. Costs as much as there are runs of equal counts, not messages.
     pub(super) fn recount(&mut self, groups: u32, retention: Retention) {
-        self.backlog = Load::default();
-        self.retained = CowMap::new();
+        self.backlog = self.kept();
+        self.retained = Counts::default();
         self.retained_load = Load::default();
-        let mut acked = Vec::new();
-        for (position, message) in self.messages.iter() {
-            if groups > 0 && message.acked_in == groups {
-                acked.push(*position);
-            } else {
-                self.backlog.add(message);
-            }
-        }
-        for position in acked {
-            let message = self.messages.get(&position).expect("collected above");
-            self.backlog.add(message);
+        self.retained_memory = 0;
+        let acked: Vec<_> = self.acked_in.runs().filter(|(_, _, count)| *count == groups).collect();
+        for (start, end, _) in acked {
             if retention.keeps_acked() {
-                self.retain(position);
+                let (load, memory) = self.sums_of(start, end);
+                self.backlog.subtract(load);
+                self.retained_load.add(load);
+                self.retained_memory += memory;
+                self.retained.set(start, end, 1);
             } else {
-                self.remove_from_backlog(position);
+                self.remove_range(start, end);
             }
         }
-        self.enforce_retained_bytes(retention);
+        self.enforce_retained_bytes(retention, usize::MAX);
     }
 
     /// Removes a message, if it is stored, from the backlog or the retained ones.
     pub(crate) fn remove(&mut self, position: Position) {
-        if self.retained.remove(&position).is_some() {
-            let message = self.messages.remove(&position).expect("a retained message is stored");
-            self.retained_load.subtract(&message);
-            self.trim(position, message.offset);
-        } else if self.messages.contains_key(&position) {
-            self.remove_from_backlog(position);
+        if self.messages.contains_key(&position) {
+            self.remove_range(position, position.next());
         }
     }
 
     pub(super) fn set_acked_in(&mut self, position: Position, groups: u32) {
-        self.messages.get_mut(&position).expect("the message is stored").acked_in = groups;
+        self.acked_in.set(position, position.next(), groups);
     }
 
-    pub(super) fn add_acked_in(&mut self, position: Position, groups: u32) {
-        self.messages.get_mut(&position).expect("the message is stored").acked_in += groups;
+    /// Counts the acks of a group that has acked `acked`. A [`Partition::recount`] must follow.
+    pub(super) fn add_acks(&mut self, acked: &AckSet) {
+        for (start, end) in ranges_of(acked) {
+            for (from, to) in self.stored_stretches(start, end) {
+                self.acked_in.increment(from, to);
+            }
+        }
     }
 
-    /// Adds `change(position)` to the ack count of every message. A [`Partition::recount`] must follow.
-    pub(super) fn change_acked_in(&mut self, change: impl Fn(Position) -> i64) {
-        let changes: Vec<_> = self
-            .messages
-            .iter()
-            .map(|(position, _)| (*position, change(*position)))
-            .filter(|(_, by)| *by != 0)
-            .collect();
-        for (position, by) in changes {
-            let message = self.messages.get_mut(&position).expect("collected above");
-            let acked_in = i64::from(message.acked_in) + by;
-            message.acked_in = u32::try_from(acked_in).expect("each group acks a message at most once");
+    /// The reverse of [`Partition::add_acks`].
+    pub(super) fn subtract_acks(&mut self, acked: &AckSet) {
+        ranges_of(acked).for_each(|(start, end)| self.acked_in.decrement(start, end));
+    }
+
+    /// The load of the stored messages in `start..end`.
+    pub(super) fn load_of(&self, start: Position, end: Position) -> Load {
+        self.sums_of(start, end).0
+    }
+
+    /// The load and the memory of the stored messages in `start..end`.
+    pub(super) fn sums_of(&self, start: Position, end: Position) -> (Load, u64) {
+        let (mut load, mut memory) = (Load::default(), 0);
+        for (from, to) in self.stored_stretches(start, end) {
+            let first = self.messages.get(&from).expect("a position is stored or trimmed");
+            let (_, last) = self.messages.last_below(&to).expect("the first message is below");
+            let bytes = last.through.bytes - first.through.bytes + first.body.payload_len();
+            load.add(Load { messages: to.0 - from.0, bytes });
+            memory += last.through.memory - first.through.memory + first.memory();
+        }
+        (load, memory)
+    }
+
+    /// The ranges of stored positions in `start..end`.
+    fn stored_stretches(&self, start: Position, end: Position) -> Vec<(Position, Position)> {
+        let (mut at, end) = (start, end.min(self.next_position));
+        let mut stretches = Vec::new();
+        loop {
+            let from = self.trimmed.first_unacked_from(at);
+            if from >= end {
+                return stretches;
+            }
+            at = self.trimmed.first_acked_from(from).map_or(end, |trimmed| trimmed.min(end));
+            stretches.push((from, at));
         }
     }
 
     /// Removes a message of the backlog and returns its offset; `None` if it is not stored.
     fn remove_from_backlog(&mut self, position: Position) -> Option<Offset> {
         let message = self.messages.remove(&position)?;
-        self.backlog.subtract(&message);
-        self.trim(position, message.offset);
+        self.backlog.subtract(Load::of(&message));
+        let is_new = self.trimmed.insert(position, message.offset);
+        assert!(is_new, "a message is trimmed once");
+        self.forget(position, position.next());
         Some(message.offset)
     }
 
-    fn retain(&mut self, position: Position) {
-        let message = self.messages.get(&position).expect("the message is stored");
-        self.backlog.subtract(message);
-        self.retained_load.add(message);
-        self.retained.insert(position, ());
-    }
-
-    fn enforce_retained_bytes(&mut self, retention: Retention) {
-        let Some(bytes_max) = retention.bytes else { return };
-        while self.retained_load.bytes > bytes_max {
-            self.remove_oldest_retained();
+    /// Removes and trims the messages of a range, all stored and all of the backlog or all retained.
+    fn remove_range(&mut self, start: Position, end: Position) {
+        let (load, memory) = self.sums_of(start, end);
+        match self.retained.get(start) {
+            0 => self.backlog.subtract(load),
+            _ => {
+                self.retained_load.subtract(load);
+                self.retained_memory -= memory;
+            }
         }
+        let (_, last) = self.messages.last_below(&end).expect("the messages are stored");
+        self.trimmed.extend_run(start, end, last.offset);
+        match end == start.next() {
+            true => drop(self.messages.remove(&start)),
+            false => drop(self.messages.take_range(&start, &end)),
+        }
+        self.forget(start, end);
     }
 
-    fn remove_oldest_retained(&mut self) {
-        let (position, ()) = self.retained.first().expect("a message is retained");
-        self.remove(*position);
-    }
-
-    fn trim(&mut self, position: Position, offset: Offset) {
-        let is_new = self.trimmed.insert(position, offset);
-        assert!(is_new, "a message is trimmed once");
-        if !self.exclusive.is_empty() {
+    /// Forgets what is known of messages that were removed.
+    pub(super) fn forget(&mut self, start: Position, end: Position) {
+        if !self.acked_in.is_empty() {
+            self.acked_in.set(start, end, 0);
+        }
+        if !self.retained.is_empty() {
+            self.retained.set(start, end, 0);
+        }
+        if !self.special.is_empty() {
+            match end == start.next() {
+                true => drop(self.special.remove(&start)),
+                false => drop(self.special.take_range(&start, &end)),
+            }
+        }
+        while let Some((position, _)) = self.exclusive.range(start..end).next() {
+            let position = *position;
             self.exclusive.remove(&position);
         }
     }
+
+    /// Removes the oldest retained messages beyond the retention's bytes, at most `max`.
+    fn enforce_retained_bytes(&mut self, retention: Retention, max: usize) {
+        let Some(bytes_max) = retention.bytes else { return };
+        let mut left = max as u64;
+        while let Some(excess) = self.retained_load.bytes.checked_sub(bytes_max).filter(|excess| *excess > 0)
+            && left > 0
+        {
+            let (start, end) = self.retained.first().expect("a message is retained");
+            let first = self.messages.get(&start).expect("a retained message is stored");
+            let before = first.through.bytes - first.body.payload_len();
+            let is_enough = |position: &Position, message: &Message| {
+                *position >= start && message.through.bytes.saturating_sub(before) >= excess
+            };
+            let enough = self.messages.first_where(is_enough).map_or(end, |(position, _)| position.next());
+            let removed_end = enough.min(end).min(Position(start.0.saturating_add(left)));
+            left -= removed_end.0 - start.0;
+            self.remove_range(start, removed_end);
+        }
+    }
+}
+
+/// The ranges of a set, the one below the floor first.
+fn ranges_of(acked: &AckSet) -> impl Iterator<Item = (Position, Position)> {
+    let runs = acked.runs().map(|(start, end, _)| (start, end));
+    std::iter::once((Position(0), acked.floor())).chain(runs)
 }

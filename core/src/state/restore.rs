@@ -61,7 +61,7 @@ impl State {
                 extend(&mut partition.trimmed, run)?;
             }
             Image::Message { .. } => self.restore_message(image)?,
-            Image::Group { topic, group: id, name, paused, skipped } => {
+            Image::Group { topic, group: id, name, paused, skipped, origin, has_acked } => {
                 check_counter(*skipped)?;
                 let topic = self.topic_mut(*topic)?;
                 if *id >= topic.next_group || topic.group_names.contains_key(name) || topic.groups.contains_key(id) {
@@ -69,7 +69,15 @@ impl State {
                 }
                 let partitions = topic.partitions.iter().map(|_| Arc::new(Progress::default())).collect();
                 topic.group_names.insert(name.clone(), *id);
-                let group = Group { id: *id, name: name.clone(), paused: *paused, skipped: *skipped, partitions };
+                let group = Group {
+                    id: *id,
+                    name: name.clone(),
+                    paused: *paused,
+                    skipped: *skipped,
+                    origin: *origin,
+                    has_acked: *has_acked,
+                    partitions,
+                };
                 topic.groups.insert(*id, Arc::new(group));
             }
             Image::Floor { topic, group, partition, floor, floor_offset } => {
@@ -139,17 +147,20 @@ impl State {
         if *position >= partition.next_position || partition.trimmed.contains(*position) {
             return Err(Contradiction("message at a trimmed or unassigned position"));
         }
-        let message = Message { offset: *offset, produced_at: *produced_at, body: body.clone(), acked_in: *acked_in };
+        let before = partition.messages.last_below(position).map(|(_, before)| before);
+        let message = Message::after(before, *offset, *produced_at, body.clone());
         let load = if *retained { &mut partition.retained_load } else { &mut partition.backlog };
         load.messages += 1;
         load.bytes += body.payload_len();
         if *retained {
-            partition.retained.insert(*position, ());
+            partition.retained.set(*position, position.next(), 1);
+            partition.retained_memory += message.memory();
         }
         if let Some(group) = visible_to {
             partition.exclusive.insert(*position, *group);
         }
-        if partition.messages.insert(*position, message).is_some() {
+        partition.set_acked_in(*position, *acked_in);
+        if partition.insert(*position, message).is_some() {
             return Err(Contradiction("two messages at one position"));
         }
         Ok(())

@@ -32,7 +32,7 @@ impl Topic {
             dead_letter_name: name.dead_letter(),
             name,
             dead_letters: None,
-            retention,
+            retention: retention.recorded(),
             next_offset: Offset(0),
             next_group: GroupId(0),
             partitions: (0..partitions).map(|_| Arc::new(Partition::default())).collect(),
@@ -65,7 +65,7 @@ impl Topic {
         self.dead_letters
     }
 
-    /// How long acked messages are retained.
+    /// How long acked messages are retained. At least one limit is set.
     #[must_use]
     pub fn retention(&self) -> Retention {
         self.retention
@@ -135,16 +135,14 @@ impl Topic {
         self.group_mut(group)?.partitions.get_mut(partition.0 as usize).map(unshared)
     }
 
-    /// A group's progress in a partition, and the partition itself.
-    pub(super) fn progress_and_partition_mut(
+    /// A group and a partition.
+    pub(super) fn group_and_partition_mut(
         &mut self,
         group: GroupId,
         partition: PartitionId,
-    ) -> Option<(&mut Progress, &mut Partition)> {
-        let index = partition.0 as usize;
+    ) -> Option<(&mut Group, &mut Partition)> {
         let group = self.groups.get_mut(&group).map(unshared)?;
-        let progress = group.partitions.get_mut(index).map(unshared)?;
-        Some((progress, self.partitions.get_mut(index).map(unshared)?))
+        Some((group, self.partitions.get_mut(partition.0 as usize).map(unshared)?))
     }
 
     pub(super) fn recount(&mut self) {

@@ -132,11 +132,7 @@ fn check_partition(
     }
     let all = walk.at == partition.next_position && trimmed.next().is_none() && stored.next().is_none();
     ensure(all, "a position is both stored and trimmed, or not assigned yet")?;
-    ensure(walk.last == partition.last_offset, "the newest offset is not the offset of the last position")?;
-    let (retained, retention) = (partition.retained_load, topic.retention);
-    ensure(retained.messages == 0 || retention.keeps_acked(), "messages are retained without a retention limit")?;
-    let within = retention.bytes.is_none_or(|max| retained.bytes <= max);
-    ensure(within, "retained bytes exceed the topic's limit")
+    ensure(walk.last == partition.last_offset, "the newest offset is not the offset of the last position")
 }
 
 impl Walk<'_> {
@@ -166,9 +162,10 @@ impl Walk<'_> {
         let in_order = self.produced_at <= message.produced_at && message.produced_at <= self.clock;
         ensure(in_order, "a message is older than the one before it, or newer than the last record")?;
         self.produced_at = message.produced_at;
-        ensure(self.ack_counts.at(position) == message.acked_in, "a message's ack count is wrong")?;
-        let acked = self.groups > 0 && message.acked_in == self.groups;
-        let retained = !self.partition.retained.is_empty() && self.partition.retained.contains_key(&position);
+        let acked_in = self.partition.acked_in(position);
+        ensure(self.ack_counts.at(position) == acked_in, "a message's ack count is wrong")?;
+        let acked = self.groups > 0 && acked_in == self.groups;
+        let retained = self.partition.retained.get(position) > 0;
         ensure(acked == retained, "a message is acked in every group but not retained, or the reverse")?;
         match self.partition.visible_to(position) {
             None => Ok(()),
@@ -185,7 +182,7 @@ impl Walk<'_> {
         )?;
         let own = self.topic.group(group).and_then(|group| group.progress(self.id));
         let acked_here = own.is_some_and(|progress| progress.acked.contains(position));
-        let hidden = message.acked_in + u32::from(own.is_some() && !acked_here) == self.groups;
+        let hidden = self.partition.acked_in(position) + u32::from(own.is_some() && !acked_here) == self.groups;
         ensure(hidden, "a message visible to one group only is not acked in the others")
     }
 }

@@ -114,6 +114,24 @@ impl State {
         Some(View { tasks: vec![Task::Topics(vec![topic].into_iter())] })
     }
 
+    /// A view of one group, if it exists.
+    pub(crate) fn view_of_group(&self, topic: TopicId, group: GroupId) -> Option<View> {
+        let of = self.topics.get(&topic)?.groups.get(&group)?.clone();
+        Some(View { tasks: vec![Task::Groups(topic, vec![of].into_iter())] })
+    }
+
+    /// A view of the dedupe keys that a deletion of `topic` removes.
+    pub(crate) fn view_of_dedupe_keys(&self, topic: &TopicName) -> View {
+        let tables = self.dedupe.iter().filter(|(scope, _)| scope.names(topic));
+        let tables: Vec<_> = tables.map(|(scope, table)| (scope.clone(), table.clone())).collect();
+        View { tasks: vec![Task::Dedupe(tables.into_iter())] }
+    }
+
+    /// The partitions of a topic, shared.
+    pub(crate) fn partitions_of(&self, topic: TopicId) -> Vec<Arc<Partition>> {
+        self.topics.get(&topic).map_or_else(Vec::new, |topic| topic.partitions.clone())
+    }
+
     /// A digest of the whole state, equal for equal states and, up to collisions of a CRC-based hash, only for those.
     ///
     /// Reads the whole state; for tests, simulation and inspection.
@@ -143,6 +161,12 @@ impl Iterator for View {
 }
 
 impl View {
+    /// A view of the messages of a partition.
+    pub(crate) fn of_partition(topic: TopicId, id: PartitionId, partition: Arc<Partition>) -> Self {
+        let of = TopicRef { topic, groups: 0 };
+        Self { tasks: vec![Task::Partitions(of, vec![(id, partition)].into_iter())] }
+    }
+
     fn read_next(&mut self) -> Option<Image> {
         loop {
             // A task that has more is pushed back below the tasks that its next part adds.
@@ -171,6 +195,8 @@ impl View {
                         name: group.name.clone(),
                         paused: group.paused,
                         skipped: group.skipped,
+                        origin: group.origin,
+                        has_acked: group.has_acked,
                     });
                 }
                 Task::Progress(topic, group, mut partitions) => {
@@ -233,7 +259,7 @@ impl View {
     }
 
     fn enter_partition(&mut self, of: TopicRef, id: PartitionId, partition: &Partition) -> Image {
-        let exclusive = partition.exclusive.clone();
+        let (exclusive, acked_in) = (partition.exclusive.clone(), partition.acked_in.clone());
         let messages = entries_of(partition.messages.clone());
         self.tasks.push(Task::Many(Box::new(messages.map(move |(position, message)| Image::Message {
             topic: of.topic,
@@ -241,8 +267,8 @@ impl View {
             position,
             offset: message.offset,
             produced_at: message.produced_at,
-            acked_in: message.acked_in,
-            retained: of.groups > 0 && message.acked_in == of.groups,
+            acked_in: acked_in.get(position),
+            retained: of.groups > 0 && acked_in.get(position) == of.groups,
             visible_to: exclusive.get(&position).copied(),
             body: message.body,
         }))));

@@ -130,6 +130,12 @@ impl Body {
         self.flags
     }
 
+    /// The bytes of key, value and metadata.
+    #[must_use]
+    pub fn encoded_len(&self) -> u64 {
+        self.parts().0.len() as u64
+    }
+
     pub(crate) fn parts(&self) -> (&[u8], u32, u32) {
         (&self.bytes, self.metadata_len, self.key_len)
     }

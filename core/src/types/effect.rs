@@ -186,6 +186,28 @@ impl Effect {
         effect
     }
 
+    /// An effect without a grant that a failed step created.
+    #[must_use]
+    pub(crate) fn failed(outcome: &Outcome, window: Millis, at: Timestamp) -> Self {
+        let mut effect = Self {
+            status: outcome.status,
+            committed: false,
+            finished: true,
+            attempt: 0,
+            token: None,
+            lease_until: at,
+            owner: None,
+            result: None,
+            details: None,
+            window,
+            updated_at: at,
+            expires_at: at,
+            pin: None,
+        };
+        effect.finish(outcome, at);
+        effect
+    }
+
     /// When to check whether the effect has expired.
     #[must_use]
     pub(crate) fn expiry_check_at(&self) -> Timestamp {

@@ -45,15 +45,15 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// The code used in APIs.
+    /// Its kind.
     #[must_use]
-    pub const fn kind(&self) -> &'static str {
+    pub const fn kind(&self) -> ScopeKind {
         match self {
-            Self::Consume { .. } => "consume",
-            Self::Tenant => "tenant",
-            Self::Job { .. } => "job",
-            Self::Task { .. } => "task",
-            Self::Rpc { .. } => "rpc",
+            Self::Consume { .. } => ScopeKind::Consume,
+            Self::Tenant => ScopeKind::Tenant,
+            Self::Job { .. } => ScopeKind::Job,
+            Self::Task { .. } => ScopeKind::Task,
+            Self::Rpc { .. } => ScopeKind::Rpc,
         }
     }
 
@@ -75,6 +75,38 @@ impl Scope {
             Self::Tenant => ["", ""],
             Self::Job { id } | Self::Task { id } => [id, ""],
             Self::Rpc { principal, method } => [principal, method],
+        }
+    }
+}
+
+/// The kind of a [`Scope`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScopeKind {
+    /// [`Scope::Consume`].
+    Consume,
+    /// [`Scope::Tenant`].
+    Tenant,
+    /// [`Scope::Job`].
+    Job,
+    /// [`Scope::Task`].
+    Task,
+    /// [`Scope::Rpc`].
+    Rpc,
+}
+
+impl ScopeKind {
+    /// All kinds.
+    pub const ALL: [Self; 5] = [Self::Consume, Self::Tenant, Self::Job, Self::Task, Self::Rpc];
+
+    /// The code used in APIs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Consume => "consume",
+            Self::Tenant => "tenant",
+            Self::Job => "job",
+            Self::Task => "task",
+            Self::Rpc => "rpc",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Limits and defaults. They affect decisions only, never recorded state.
 
 use super::time::Millis;
+use super::topic_settings::Retention;
 
 /// The upper bound of [`Limits::message_bytes_max`]. A message must still fit into one frame of the log as a dead
 /// letter, with an error text and the names of its origin.
@@ -11,6 +12,9 @@ pub const ERROR_TEXT_BYTES_CEILING: usize = 1 << 20;
 pub const RESULT_BYTES_CEILING: usize = 4 << 20;
 /// The upper bound of [`Limits::partitions_max`]. Replay rejects a record with more.
 pub const PARTITIONS_CEILING: u32 = 1 << 16;
+
+/// What a retained message costs in memory beside its bytes, as [`Limits::retained_bytes_max`] counts it.
+pub const RETAINED_MESSAGE_OVERHEAD: u64 = 128;
 
 /// Limits and defaults of a broker. They are not written to the log: a restart may change them, which affects later
 /// decisions and leaves the state as it is.
@@ -72,6 +76,20 @@ pub struct Limits {
     pub groups_max: usize,
     /// Connected consumers.
     pub consumers_max: usize,
+    /// The greatest age of a retained message of topics that are created without one; `None` for no limit. Written into
+    /// their record.
+    pub retention_age: Option<Millis>,
+    /// As [`Limits::retention_age`], for the bytes of the retained messages of a partition.
+    pub retention_bytes: Option<u64>,
+    /// Memory of the retained messages of all topics; beyond it the oldest are removed early. Counts keys, values and
+    /// metadata, and [`RETAINED_MESSAGE_OVERHEAD`] bytes for each message.
+    pub retained_bytes_max: u64,
+    /// A group that was created by consuming, never acked and is not paused is deleted once it has been without a
+    /// consumer for this long and makes a partition refuse a message. `None`: never.
+    pub group_idle: Option<Millis>,
+    /// Such a group is deleted in any case once it has been without a consumer for this long, unless
+    /// [`Limits::group_idle`] is `None`.
+    pub group_idle_max: Millis,
     /// The retry delay in a refusal for overload.
     pub retry_after: Millis,
 }
@@ -108,6 +126,11 @@ impl Limits {
             topics_max: 100_000,
             groups_max: 100_000,
             consumers_max: 1_000_000,
+            retention_age: Some(Millis(24 * 60 * 60 * 1_000)),
+            retention_bytes: Some(256 << 20),
+            retained_bytes_max: 256 << 20,
+            group_idle: Some(Millis(60 * 60 * 1_000)),
+            group_idle_max: Millis(30 * 24 * 60 * 60 * 1_000),
             retry_after: Millis(1_000),
         }
     }
@@ -122,6 +145,9 @@ impl Limits {
             adaptive_credit: false,
             lease_default: Millis(2_000),
             lease_min: Millis(1),
+            retention_age: None,
+            retention_bytes: None,
+            group_idle: None,
             ..Self::production()
         }
     }
@@ -135,6 +161,12 @@ impl Limits {
             partitions_max: self.partitions_max.min(PARTITIONS_CEILING),
             ..self
         }
+    }
+
+    /// The retention of topics that are created without one.
+    #[must_use]
+    pub fn retention(&self) -> Retention {
+        Retention { age: self.retention_age, bytes: self.retention_bytes }
     }
 
     /// The lease to grant, between [`Limits::lease_min`] and [`Limits::lease_max`]. A requested lease of zero counts as

@@ -142,6 +142,8 @@ pub enum DeadReason {
     MaxAttempts,
     /// Its deadline passed before it was acked.
     DeadlineExceeded,
+    /// A worker reported that no retry can succeed.
+    NonRetryable,
 }
 
 impl DeadReason {
@@ -151,6 +153,7 @@ impl DeadReason {
         match self {
             Self::MaxAttempts => "max_attempts",
             Self::DeadlineExceeded => "deadline_exceeded",
+            Self::NonRetryable => "non_retryable",
         }
     }
 }

@@ -360,6 +360,7 @@ pub(crate) fn reason_code(reason: DeadReason) -> u8 {
     match reason {
         DeadReason::MaxAttempts => 1,
         DeadReason::DeadlineExceeded => 2,
+        DeadReason::NonRetryable => 3,
     }
 }
 
@@ -367,6 +368,7 @@ pub(crate) fn reason(code: u8) -> Result<DeadReason, Malformed> {
     match code {
         1 => Ok(DeadReason::MaxAttempts),
         2 => Ok(DeadReason::DeadlineExceeded),
+        3 => Ok(DeadReason::NonRetryable),
         _ => Err(Malformed("unknown dead-letter reason")),
     }
 }

@@ -25,21 +25,24 @@ pub use body::Body;
 pub use claim::{Claim, TokenClaim};
 pub use delivery_state::{DeliveryState, LastError, Phase};
 pub use effect::{Details, Effect, EffectStatus, Lifetime, Outcome, Pin};
-pub use identity::{EffectNamespace, Identity, Scope};
+pub use identity::{EffectNamespace, Identity, Scope, ScopeKind};
 pub use identity_key::IdentityKey;
 pub use ids::{
     Boot, ConsumerId, GroupId, LeaseToken, Lsn, MessageRef, Offset, PartitionId, Position, Ticket, TokenParseError,
     TopicId,
 };
-pub use limits::{ERROR_TEXT_BYTES_CEILING, Limits, MESSAGE_BYTES_CEILING, PARTITIONS_CEILING, RESULT_BYTES_CEILING};
+pub use limits::{
+    ERROR_TEXT_BYTES_CEILING, Limits, MESSAGE_BYTES_CEILING, PARTITIONS_CEILING, RESULT_BYTES_CEILING,
+    RETAINED_MESSAGE_OVERHEAD,
+};
 pub use message::{
     DEFAULT_TENANT, DeadLetter, DeadReason, Deadline, Envelope, KeptForRedrive, MAX_BACKOFF_DEFAULT, MessageFlags,
     Metadata, Priority, RedriveOrigin, RetryPolicy, Routing, RoutingDecision, Text,
 };
-pub use names::{GroupName, NameError, OwnerName, TopicName};
+pub use names::{Escaped, GroupName, NameError, OwnerName, TopicName};
 pub use produce_scope::ProduceScope;
 pub use step::{Completion, StepOutput};
 pub use time::{Millis, Now, Timestamp};
-pub use topic_settings::{GroupStart, Retention};
+pub use topic_settings::{GroupOrigin, GroupStart, Retention, Setting};
 pub use wall_clock::{WallAdjustment, WallClock};
 pub use winner::{OffsetRef, Winner};

@@ -1,4 +1,7 @@
 //! Names of topics, groups and owners, validated on construction.
+//!
+//! A name is any text without control characters: `orders/eu`, `my topic` and `größe` are names. Its `as_str` is for
+//! JSON, the log and comparisons; its `Display` is for people: see [`Escaped`].
 
 use crate::wire::Malformed;
 use std::fmt;
@@ -31,9 +34,9 @@ pub enum NameError {
         /// The limit in bytes.
         max: usize,
     },
-    /// A character outside `[A-Za-z0-9._:-]`.
-    #[error("{what} may hold only A-Z a-z 0-9 . _ : -")]
-    BadCharacter {
+    /// A control character: U+0000 to U+001F or U+007F to U+009F.
+    #[error("{what} must not contain control characters")]
+    ControlCharacter {
         /// The kind of name.
         what: &'static str,
     },
@@ -53,13 +56,29 @@ fn check(text: &str, what: &'static str, max: usize) -> Result<Arc<str>, NameErr
     if text.len() > max {
         return Err(NameError::TooLong { what, len: text.len(), max });
     }
-    if !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-')) {
-        return Err(NameError::BadCharacter { what });
+    if text.chars().any(char::is_control) {
+        return Err(NameError::ControlCharacter { what });
     }
     if text == "." || text == ".." {
         return Err(NameError::Dots { what });
     }
     Ok(Arc::from(text))
+}
+
+/// A name in a line of text: as it is if it consists of `A-Z a-z 0-9 . _ : / @ -`, else in quotation marks with quotes,
+/// backslashes and invisible characters escaped. Two names never have the same form, and none looks like several
+/// names or lines.
+#[derive(Clone, Copy, Debug)]
+pub struct Escaped<'a>(pub &'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'/' | b'@' | b'-');
+        match !self.0.is_empty() && self.0.bytes().all(is_plain) {
+            true => f.write_str(self.0),
+            false => write!(f, "{:?}", self.0),
+        }
+    }
 }
 
 macro_rules! name {
@@ -78,16 +97,17 @@ macro_rules! name {
                 check(text, $what, max(text.trim())).map(Self)
             }
 
-            /// The name as text.
+            /// The name itself.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
             }
         }
 
+        /// For lines of text, as [`Escaped`].
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                Escaped(&self.0).fmt(f)
             }
         }
 
@@ -163,9 +183,42 @@ mod tests {
     fn name_is_trimmed_then_validated() {
         assert_eq!(TopicName::new("  a.b_c:d-9 ").unwrap().as_str(), "a.b_c:d-9");
         assert_eq!(TopicName::new("   "), Err(NameError::Empty { what: "topic" }));
-        assert_eq!(GroupName::new("a b"), Err(NameError::BadCharacter { what: "group" }));
+        assert_eq!(TopicName::new("\u{3000}"), Err(NameError::Empty { what: "topic" }));
         assert_eq!(OwnerName::new(".."), Err(NameError::Dots { what: "owner" }));
-        assert_eq!(OwnerName::new("é"), Err(NameError::BadCharacter { what: "owner" }));
+        assert_eq!(OwnerName::new(" . "), Err(NameError::Dots { what: "owner" }));
+    }
+
+    #[test]
+    fn name_is_any_text_without_control_characters() {
+        for text in
+            ["orders/eu", "my topic", "user@host", "größe", "注文", "a\"b\\c", "%2F", "../a", "a/..", "…", "\u{202e}x"]
+        {
+            assert_eq!(TopicName::new(text).unwrap().as_str(), text);
+            assert_eq!(GroupName::new(text).unwrap().as_str(), text);
+            assert_eq!(OwnerName::new(text).unwrap().as_str(), text);
+        }
+        for text in ["a\nb", "a\tb", "a\0", "a\u{7f}b", "a\u{85}b", "a\u{9f}b"] {
+            assert_eq!(GroupName::new(text), Err(NameError::ControlCharacter { what: "group" }), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn limit_of_a_name_is_in_bytes() {
+        assert!(GroupName::new(&"é".repeat(127)).is_ok());
+        assert_eq!(GroupName::new(&"é".repeat(128)), Err(NameError::TooLong { what: "group", len: 256, max: 255 }));
+        assert_eq!(TopicName::new(&"é".repeat(126)), Err(NameError::TooLong { what: "topic", len: 252, max: 251 }));
+    }
+
+    #[test]
+    fn displayed_name_is_plain_or_quoted() {
+        let shown = |text: &str| TopicName::new(text).unwrap().to_string();
+        for plain in ["orders", "orders/eu", "user@host", "dlq.a_b:c-9"] {
+            assert_eq!(shown(plain), plain);
+        }
+        assert_eq!(shown("my topic"), "\"my topic\"");
+        assert_eq!(shown("größe"), "\"größe\"");
+        assert_eq!(shown("a\"b\\"), "\"a\\\"b\\\\\"");
+        assert_eq!(shown("a\u{202e}\u{2028}b"), "\"a\\u{202e}\\u{2028}b\"");
     }
 
     #[test]

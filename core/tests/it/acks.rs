@@ -1,7 +1,7 @@
 //! Acks: an acked message is never delivered again, an unacked one is.
 
 use super::test_broker::*;
-use driftq_core::command::{Claim, Extend, Nack, Release, TokenClaim};
+use driftq_core::command::{Claim, Extend, Nack, Release, Retry, TokenClaim};
 use driftq_core::faults::{Fault, Planted};
 use driftq_core::types::*;
 use driftq_core::{Command, Refusal};
@@ -123,7 +123,7 @@ fn retries_due_together_under_in_flight_limit_one_are_delivered_in_turn() {
     for _ in 0..2 {
         let delivery = broker.expect_delivery();
         let claim = claim("t", "g", "w", &delivery);
-        broker.send(Command::Nack(Nack { claim, reason: "later".into(), delay: Some(Millis(50)) })).unwrap();
+        broker.send(Command::Nack(Nack { claim, reason: "later".into(), retry: Retry::After(Millis(50)) })).unwrap();
     }
     assert_eq!(broker.delivered_values(), Vec::<String>::new());
     broker.advance(50);

@@ -2,7 +2,7 @@
 
 use super::test_broker::*;
 use driftq_core::faults::NoFaults;
-use driftq_core::log::{FileId, MemoryStorage, Storage};
+use driftq_core::log::{FileId, HEADER_BYTES, MemoryStorage, RecoveryError, SegmentHeader, Storage};
 use driftq_core::pipeline::OpenError;
 use driftq_core::record::{Event, Image, Record};
 use driftq_core::state::{Contradiction, State};
@@ -19,6 +19,18 @@ fn with_message(marked: bool) -> (MemoryStorage, Vec<u8>) {
     }
     let bytes = broker.storage.bytes(FileId::Segment(1)).expect("the first segment").to_vec();
     (broker.storage.crash(), bytes)
+}
+
+/// The storage as an earlier version wrote it, without the sizes of segments in their headers.
+fn without_sizes(mut storage: MemoryStorage) -> MemoryStorage {
+    for info in storage.list().expect("lists") {
+        let header = storage.bytes(info.file).and_then(|bytes| SegmentHeader::decode(bytes).ok());
+        if let Some(header) = header {
+            let encoded = SegmentHeader { capacity: 0, ..header }.encode();
+            storage.bytes_mut(info.file).expect("is there").overwrite(0, &encoded);
+        }
+    }
+    storage
 }
 
 /// Starts on the storage and returns the stored values.
@@ -57,8 +69,9 @@ fn damage_not_proven_synced_is_torn_tail_and_cut() {
 }
 
 #[test]
-fn segment_truncated_anywhere_recovers_prefix_or_refuses() {
+fn segment_of_unknown_size_truncated_anywhere_recovers_prefix_or_refuses() {
     let (storage, bytes) = with_message(true);
+    let storage = without_sizes(storage);
     let (mut cut, mut whole, mut refused) = (0, 0, 0);
     for len in (0..bytes.len()).rev().take(300) {
         let mut storage = storage.clone();
@@ -73,6 +86,43 @@ fn segment_truncated_anywhere_recovers_prefix_or_refuses() {
         }
     }
     assert!(cut > 0 && whole > 0, "{cut} cut, {whole} whole, {refused} refused");
+}
+
+#[test]
+fn cleanly_closed_log_cut_anywhere_within_its_data_is_refused_as_cut() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    broker.produce("t", "precious");
+    broker.pipeline.close();
+    broker.run_until_idle();
+    let storage = broker.storage.crash();
+    let last = FileId::Segment(1);
+    let whole = storage.bytes(last).expect("the last segment").len();
+    assert_eq!(start(storage.clone()), Ok(vec!["precious".to_owned()]));
+    for len in 1..whole {
+        let mut storage = storage.clone();
+        storage.bytes_mut(last).unwrap().truncate(len);
+        match start(storage) {
+            Err(OpenError::Recovery(RecoveryError::CutOff { file, len: found, .. })) => {
+                assert_eq!((file, found), (last, len as u64));
+            }
+            Err(OpenError::Recovery(RecoveryError::DamagedHeader { file, .. })) => {
+                assert!(file == last && len < HEADER_BYTES, "cut at {len}");
+            }
+            other => panic!("cut at {len}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn log_that_was_not_closed_and_is_cut_within_its_data_is_refused_as_cut() {
+    let (storage, bytes) = with_message(true);
+    for len in HEADER_BYTES..bytes.len() {
+        let mut storage = storage.clone();
+        storage.bytes_mut(FileId::Segment(1)).unwrap().truncate(len);
+        let refused = start(storage);
+        assert!(matches!(refused, Err(OpenError::Recovery(RecoveryError::CutOff { .. }))), "cut at {len}: {refused:?}");
+    }
 }
 
 /// Applies `events` to an empty state and returns the result of the last; every other one must be accepted.
@@ -95,6 +145,7 @@ fn record_with_number_out_of_sequence_is_contradiction() {
         group: GroupId(id),
         name: group("g"),
         start: GroupStart::Earliest,
+        origin: GroupOrigin::Requested,
     };
     let produced = |offset| {
         let body = Body::pack(&Metadata::default(), b"", b"v");
@@ -174,7 +225,15 @@ fn snapshot_with_group_behind_trimmed_floor_is_inconsistent() {
             trimmed_floor: Position(3),
             trimmed_floor_offset: Some(Offset(2)),
         };
-        let of = Image::Group { topic, group: group_id, name: group("g"), paused: false, skipped: 0 };
+        let of = Image::Group {
+            topic,
+            group: group_id,
+            name: group("g"),
+            paused: false,
+            skipped: 0,
+            origin: GroupOrigin::Requested,
+            has_acked: false,
+        };
         let floor_offset = floor.checked_sub(1).map(Offset);
         let floor = Image::Floor { topic, group: group_id, partition, floor: Position(floor), floor_offset };
         checked(1, [trimmed, of, floor])

@@ -1,7 +1,7 @@
 //! Deadlines: a produce past its deadline is refused; a queued message past it is dead-lettered.
 
 use super::test_broker::*;
-use driftq_core::command::{Nack, Produce};
+use driftq_core::command::{Nack, Produce, Retry};
 use driftq_core::types::*;
 use driftq_core::{Command, Refusal};
 
@@ -108,7 +108,7 @@ fn nack_delay_beyond_deadline_dead_letters_at_deadline() {
     broker.subscribe("t", "g", "w");
     let delivery = broker.expect_delivery();
     let claim = claim("t", "g", "w", &delivery);
-    broker.send(Command::Nack(Nack { claim, reason: "why".into(), delay: Some(Millis(3_000)) })).unwrap();
+    broker.send(Command::Nack(Nack { claim, reason: "why".into(), retry: Retry::After(Millis(3_000)) })).unwrap();
     broker.advance(999);
     assert_eq!(broker.topics(), ["t"]);
     broker.advance(1);

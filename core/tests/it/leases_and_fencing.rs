@@ -1,7 +1,7 @@
 //! Leases and fencing: tokens, owners, expiry, extension and release.
 
 use super::test_broker::*;
-use driftq_core::command::{Ack, Claim, CloseStream, Extend, Nack, OnDisconnect, Release, TokenClaim};
+use driftq_core::command::{Ack, Claim, CloseStream, Extend, Nack, OnDisconnect, Release, Retry, TokenClaim};
 use driftq_core::faults::{Fault, Faults, Planted};
 use driftq_core::types::*;
 use driftq_core::{Command, Refusal, Reply};
@@ -108,7 +108,7 @@ fn replies_to_stale_token<F: Faults>(mut broker: TestBroker<F>) -> Vec<Result<Re
     let digest = broker.digest();
     let replies = vec![
         broker.send(Command::Extend(Extend { claim: stale.clone(), lease: None })),
-        broker.send(Command::Nack(Nack { claim: stale.clone(), reason: "late".into(), delay: None })),
+        broker.send(Command::Nack(Nack { claim: stale.clone(), reason: "late".into(), retry: Retry::ByPolicy })),
         broker.send(Command::Release(Release(stale.clone()))),
         broker.send(Command::Ack(Ack(stale))),
     ];
@@ -183,7 +183,7 @@ fn nack_after_expiry_before_redelivery_only_updates_reason() {
     let late = Command::Nack(Nack {
         claim: claim("t", "g", "w", &delivery),
         reason: "was slow".into(),
-        delay: Some(Millis(1_000_000)),
+        retry: Retry::After(Millis(1_000_000)),
     });
     assert_eq!(broker.send(late), Ok(Reply::Success));
     broker.restart(Restart::Crash);

@@ -189,7 +189,7 @@ fn peek_changes_nothing() {
 
 #[test]
 fn largest_message_of_any_limit_can_be_dead_lettered_and_snapshotted() {
-    let mut config = PipelineConfig::default();
+    let mut config = PipelineConfig { segment_bytes_min: u64::MAX, ..PipelineConfig::default() };
     config.limits.message_bytes_max = usize::MAX;
     config.limits.error_text_bytes_max = usize::MAX;
     let mut broker = TestBroker::with(config, NoFaults);

@@ -228,7 +228,7 @@ fn refused_produce_leaves_no_identity() {
     let held = broker.expect_delivery();
     let digest = broker.digest();
     let request = identified("t", "v", "identity");
-    assert_eq!(broker.try_produce(request.clone()), Err(overloaded(Overload::Backlog)));
+    assert_overloaded(&broker.try_produce(request.clone()), Overload::Backlog);
     let mut out_of_range = request.clone();
     out_of_range.envelope.partition_override = Some(PartitionId(7));
     assert!(matches!(broker.try_produce(out_of_range), Err(Refusal::PartitionOutOfRange { .. })));

@@ -2,14 +2,14 @@
 
 use super::recording_broker::RecordingBroker;
 use super::test_broker::*;
-use driftq_core::command::{DeleteGroup, Redrive, RedriveSelection, SeekTo};
+use driftq_core::command::{DeleteGroup, DeleteTopic, Redrive, RedriveSelection, SeekTo};
 use driftq_core::reply::{Delivery, Overload};
 use driftq_core::types::*;
 use driftq_core::{Command, Refusal, Reply};
 
 fn redrive_with(broker: &mut TestBroker, which: RedriveSelection, limit: u64) -> Result<u64, Refusal> {
     match broker.send(Command::Redrive(Redrive { topic: topic("t"), which, limit }))? {
-        Reply::Redriven { count } => Ok(count),
+        Reply::Redriven { count, .. } => Ok(count),
         other => panic!("unexpected reply to a redrive: {other:?}"),
     }
 }
@@ -198,11 +198,11 @@ fn redrive_relieves_full_dead_letter_topic_and_is_refused_by_full_source() {
     dead_letter(&mut broker, "g", "a");
     dead_letter(&mut broker, "g", "b");
     let refused = broker.try_produce(driftq_core::command::Produce::new(topic("t"), "", "c"));
-    assert_eq!(refused, Err(overloaded(Overload::DeadLetters)));
+    assert_overloaded(&refused, Overload::DeadLetters);
     assert_eq!(redrive_with(&mut broker, RedriveSelection::All, 1), Ok(1));
     broker.produce("t", "c");
     let digest = broker.digest();
-    assert_eq!(redrive(&mut broker), Err(overloaded(Overload::Backlog)));
+    assert_overloaded(&redrive(&mut broker), Overload::Backlog);
     assert_eq!(broker.digest(), digest);
 }
 
@@ -246,21 +246,6 @@ fn redrive_of_dead_letter_or_unknown_topic_is_refused() {
 }
 
 #[test]
-fn redrive_limit_counts_redriven_not_skipped() {
-    let mut broker = TestBroker::with_topic(1);
-    dead_letter(&mut broker, "gone", "a");
-    broker.send(Command::DeleteGroup(DeleteGroup { topic: topic("t"), group: group("gone") })).unwrap();
-    dead_letter(&mut broker, "g", "b");
-    assert_eq!(
-        redrive_with(&mut broker, RedriveSelection::All, 1),
-        Ok(1),
-        "the dead letter of the deleted group is skipped"
-    );
-    broker.subscribe("t", "g", "w");
-    assert_eq!(broker.delivered_values(), ["b"]);
-}
-
-#[test]
 fn dead_letter_under_retention_is_redriven_once() {
     let mut broker = TestBroker::with_topic(1);
     broker.topic_with_retention("dlq.t", Some(1_000_000), None);
@@ -280,7 +265,7 @@ fn redrive_is_bounded_per_call_and_oldest_first_over_partitions() {
     let mut broker = TestBroker::with(config, driftq_core::faults::NoFaults);
     broker.topic("t", 3);
     let consumer = broker.subscribe_with("t", "g", "w", |request| request.prefetch = 5_000);
-    for number in 0..1_030_u32 {
+    for number in 0..520_u32 {
         broker.produce_with("t", &number.to_string(), |request| {
             request.envelope.retry_policy = Some(policy(1, 0, 0));
             request.envelope.partition_override = Some(PartitionId(number * 7 % 3));
@@ -290,14 +275,15 @@ fn redrive_is_bounded_per_call_and_oldest_first_over_partitions() {
     }
     broker.unsubscribe(consumer);
     assert_eq!(redrive_with(&mut broker, RedriveSelection::All, 2), Ok(2));
-    assert_eq!(redrive(&mut broker), Ok(1_024));
-    assert_eq!(redrive(&mut broker), Ok(4));
+    assert_eq!(redrive(&mut broker), Ok(256));
+    assert_eq!(redrive(&mut broker), Ok(256));
+    assert_eq!(redrive(&mut broker), Ok(6));
     assert_eq!(redrive(&mut broker), Ok(0));
     let mut redriven: Vec<_> = (0..3).flat_map(|partition| broker.stored_messages("t", partition)).collect();
     redriven.sort_by_key(|message| message.offset);
     let values: Vec<_> =
         redriven.iter().map(|message| String::from_utf8_lossy(message.body.value()).into_owned()).collect();
-    assert_eq!(values, (0..1_030).map(|number: u32| number.to_string()).collect::<Vec<_>>());
+    assert_eq!(values, (0..520).map(|number: u32| number.to_string()).collect::<Vec<_>>());
 }
 
 #[test]
@@ -318,4 +304,66 @@ fn redriven_message_returns_to_its_partition_or_wraps() {
         broker.subscribe("t", "g", "w");
         assert_eq!(broker.expect_delivery().partition, PartitionId(back_in));
     }
+}
+
+/// Redrives all in portions of `portion`; after each portion every redriven message fails again.
+fn redrive_while_failing(broker: &mut TestBroker, portion: u64) -> u64 {
+    let (mut which, mut redriven) = (RedriveSelection::All, 0);
+    for _ in 0..100 {
+        let request = Redrive { topic: topic("t"), which, limit: portion };
+        let Ok(Reply::Redriven { count, rest }) = broker.send(Command::Redrive(request)) else { panic!("refused") };
+        redriven += count;
+        let consumer = broker.subscribe("t", "g", "w");
+        for delivery in broker.delivered() {
+            broker.nack(claim("t", "g", "w", &delivery), "no").unwrap();
+        }
+        broker.unsubscribe(consumer);
+        let Some(rest) = rest else { return redriven };
+        which = RedriveSelection::Rest(rest);
+    }
+    panic!("the redrive follows its own tail");
+}
+
+#[test]
+fn redrive_of_all_moves_what_was_there_when_asked() {
+    for portion in [1, 2, 5, u64::MAX] {
+        let mut broker = TestBroker::with_topic(1);
+        for value in ["a", "b", "c", "d", "e"] {
+            dead_letter(&mut broker, "g", value);
+        }
+        assert_eq!(redrive_while_failing(&mut broker, portion), 5, "in portions of {portion}");
+        let again = broker.stored_messages("dlq.t", 0);
+        assert_eq!(again.len(), 5, "all have failed again");
+        assert!(again.iter().all(|message| message.body.metadata().redrive.unwrap().count == 1));
+    }
+}
+
+#[test]
+fn redrive_limit_counts_dead_letters_of_deleted_groups() {
+    let mut broker = TestBroker::with_topic(1);
+    for group in ["deleted", "deleted", "deleted", "g"] {
+        dead_letter(&mut broker, group, group);
+    }
+    broker.send(Command::DeleteGroup(DeleteGroup { topic: topic("t"), group: group("deleted") })).unwrap();
+    let first = Redrive { topic: topic("t"), which: RedriveSelection::All, limit: 2 };
+    let Ok(Reply::Redriven { count: 0, rest: Some(rest) }) = broker.send(Command::Redrive(first)) else {
+        panic!("two of a deleted group, and a rest");
+    };
+    assert_eq!(redrive_with(&mut broker, RedriveSelection::Rest(rest), 2), Ok(1));
+}
+
+#[test]
+fn rest_of_a_deleted_dead_letter_topic_is_nothing() {
+    let mut broker = TestBroker::with_topic(1);
+    for value in ["a", "b"] {
+        dead_letter(&mut broker, "g", value);
+    }
+    let first = Redrive { topic: topic("t"), which: RedriveSelection::All, limit: 1 };
+    let Ok(Reply::Redriven { count: 1, rest: Some(rest) }) = broker.send(Command::Redrive(first)) else {
+        panic!("one, and a rest");
+    };
+    broker.send(Command::DeleteTopic(DeleteTopic { name: topic("dlq.t") })).unwrap();
+    fail_last_attempt(&mut broker, "g");
+    assert_eq!(redrive_with(&mut broker, RedriveSelection::Rest(rest), 2), Ok(0), "a topic created later");
+    assert_eq!(redrive(&mut broker), Ok(1));
 }

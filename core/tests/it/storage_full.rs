@@ -5,13 +5,15 @@ use driftq_core::OpenOptions;
 use super::test_broker::*;
 use driftq_core::command::{CreateTopic, OnDisconnect, Pause, Produce, Resume};
 use driftq_core::faults::NoFaults;
-use driftq_core::log::{Storage, StorageFault};
+use driftq_core::log::{FileId, MemoryStorage, Storage, StorageFault};
 use driftq_core::pipeline::OpenError;
 use driftq_core::reply::Overload;
 use driftq_core::types::*;
 use driftq_core::{Command, JobClass, PipelineConfig, Refusal, Reply};
 
 const SEGMENT: u64 = 16 << 10;
+/// What must be free beside a new segment.
+const SPARE: u64 = 12 << 10;
 
 fn config() -> PipelineConfig {
     let mut config = PipelineConfig { segment_bytes: SEGMENT, reserve_bytes: 8 << 10, ..small_config() };
@@ -295,8 +297,8 @@ fn snapshot_without_space_is_retried_later_and_uses_no_segments() {
     for _ in 0..200 {
         attempt(&mut broker).unwrap();
     }
-    // Room for one more segment, and none for a snapshot.
-    let budget = used(&mut broker) + SEGMENT + 1;
+    // Room for one more segment and what must be free beside it, and none for a snapshot.
+    let budget = used(&mut broker) + SEGMENT + SPARE + 1;
     broker.storage.set_budget(Some(budget));
     broker.pipeline.request_snapshot();
     broker.run_until_idle();
@@ -357,10 +359,44 @@ fn broker_starts_on_full_disk_with_smaller_segment() {
     broker.ack(claim("t", "g", "w", &delivery)).expect("an ack uses the reserve");
 }
 
+fn is_begun(storage: &MemoryStorage, file: FileId) -> bool {
+    matches!(file, FileId::Segment(_)) && storage.bytes(file).is_some_and(|bytes| !bytes.is_empty())
+}
+
+#[test]
+fn start_without_any_free_block_takes_the_reserve_of_the_last_segment() {
+    let config = PipelineConfig { segment_bytes: 128 << 10, reserve_bytes: 64 << 10, ..config() };
+    let mut full = TestBroker::with(config.clone(), NoFaults);
+    full.topic("t", 1);
+    full.subscribe_with("t", "g", "w", |request| {
+        (request.lease, request.prefetch) = (Some(Millis(1_000_000)), 10_000);
+    });
+    let budget = used(&mut full);
+    full.storage.set_budget(Some(budget));
+    while full.try_produce(Produce::new(topic("t"), "", "x".repeat(2_000))).is_ok() {}
+    let mut storage = full.storage.crash();
+    let used: u64 = storage.list().unwrap().iter().map(|info| info.len).sum();
+    storage.set_budget(Some(used));
+    let mut broker = TestBroker::open(storage, config, full.now, NoFaults);
+    assert_eq!(attempt(&mut broker), Err(Refusal::StorageFull));
+    for (_, delivery) in &full.deliveries {
+        broker.ack(claim("t", "g", "w", delivery)).expect("an ack uses the reserve");
+    }
+    for _ in 0..5 {
+        broker.advance(1_000);
+    }
+    attempt(&mut broker).expect("a drained broker takes messages again, without traffic");
+}
+
 #[test]
 fn start_without_space_for_smallest_segment_fails_and_leaves_nothing() {
     let full = full();
     let mut storage = full.storage.crash();
+    // Another program took what was reserved.
+    let last = storage.list().unwrap().iter().map(|info| info.file).filter(|file| is_begun(&storage, *file)).max();
+    let last = last.expect("a segment");
+    let end = storage.bytes(last).unwrap().len() as u64;
+    storage.trim(last, (end + 512).next_multiple_of(4_096)).unwrap();
     let files = storage.list().unwrap();
     let used: u64 = files.iter().map(|info| info.len).sum();
     for room in [0, 1_000, 3_000, 5_000] {
@@ -372,4 +408,39 @@ fn start_without_space_for_smallest_segment_fails_and_leaves_nothing() {
     storage.set_budget(None);
     let mut broker = TestBroker::open(storage, config(), full.now, NoFaults);
     attempt(&mut broker).expect("a start with space continues");
+}
+
+#[test]
+fn lack_of_descriptors_is_waited_out_for_segments() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    broker.storage.set_no_descriptor(true);
+    // The next segment exists already; the one after it cannot be created.
+    let accepted = (0..1_000).take_while(|_| attempt(&mut broker).is_ok()).count();
+    assert!(accepted > 50, "refused after {accepted}");
+    let refused = attempt(&mut broker).unwrap_err();
+    assert!(matches!(refused, Refusal::Overloaded { reason: Overload::Log, .. }), "{refused:?}");
+    broker.advance(60_000);
+    assert!(attempt(&mut broker).is_err(), "still no descriptor");
+    assert_eq!(broker.pipeline.failure(), None);
+    assert_eq!(broker.recovered_digest(), broker.digest());
+    broker.storage.set_no_descriptor(false);
+    broker.advance(1_000);
+    (0..200).for_each(|_| attempt(&mut broker).unwrap());
+    assert_eq!(broker.recovered_digest(), broker.digest());
+}
+
+#[test]
+fn lack_of_descriptors_is_waited_out_for_snapshots() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    attempt(&mut broker).unwrap();
+    broker.storage.set_no_descriptor(true);
+    broker.pipeline.request_snapshot();
+    attempt(&mut broker).unwrap();
+    assert_eq!((broker.pipeline.failure(), broker.pipeline.snapshots().len()), (None, 0));
+    broker.storage.set_no_descriptor(false);
+    broker.advance(1_000);
+    attempt(&mut broker).unwrap();
+    assert_eq!(broker.pipeline.snapshots().len(), 1, "it is taken once there is a descriptor");
 }

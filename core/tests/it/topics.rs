@@ -2,7 +2,7 @@
 
 use super::test_broker::*;
 use driftq_core::command::{CreateTopic, DeleteTopic, DescribeTopic};
-use driftq_core::reply::CloseCause;
+use driftq_core::reply::{CloseCause, TopicSetting};
 use driftq_core::types::{Retention, *};
 use driftq_core::{Command, Refusal, Reply};
 
@@ -11,7 +11,7 @@ fn create(broker: &mut TestBroker, name: &str, partitions: Option<u32>) -> Resul
 }
 
 fn created(partitions: u32) -> Result<Reply, Refusal> {
-    Ok(Reply::TopicCreated { partitions })
+    Ok(Reply::TopicCreated { partitions, retention: Retention::NOTHING })
 }
 
 #[test]
@@ -36,7 +36,10 @@ fn create_topic_repeated_succeeds_unless_partition_count_differs() {
     assert_eq!(create(&mut broker, "t", Some(3)), created(3));
     assert_eq!(create(&mut broker, "t", None), created(3));
     for other in [0, 1, 4] {
-        assert_eq!(create(&mut broker, "t", Some(other)), Err(Refusal::TopicExists { partitions: 3 }));
+        assert_eq!(
+            create(&mut broker, "t", Some(other)),
+            Err(Refusal::TopicExists { differing: vec![TopicSetting::Partitions(3)] })
+        );
     }
     assert_eq!(broker.digest(), digest);
     assert_eq!(create(&mut broker, "one", None), created(1));

@@ -121,7 +121,7 @@ fn completed_step_remembers_its_winner() {
         let (first, second) = delivered_twice(&mut broker);
         let complete = |claim: Claim| {
             let produce = Vec::new();
-            Command::Complete(Box::new(Complete { claim, result: None, produce }))
+            Command::Complete(Box::new(Complete { claim, result: None, produce, failed: None }))
         };
         broker.send(complete(of(&second))).unwrap();
         broker.restart(restart);

@@ -4,7 +4,7 @@
 use driftq_core::log::RecoveryError;
 use driftq_core::pipeline::inspect;
 use driftq_core::record::{Event, Image, Record, RunImage};
-use driftq_core::types::{EffectNamespace, EffectStatus, Identity, Retention, Scope, *};
+use driftq_core::types::{EffectNamespace, EffectStatus, Identity, Scope, *};
 
 use super::forged::{snapshot_of, with_log, with_snapshot};
 use super::scenario::{ReadLog, scenario_log, without_snapshots};
@@ -79,7 +79,7 @@ fn unchanged_scenario_is_accepted() {
 #[test]
 fn snapshot_record_contradicting_others_is_named() {
     use Image::*;
-    let cases: [(&str, Change); 22] = [
+    let cases: [(&str, Change); 20] = [
         (
             "the trimmed floor has no offset",
             image!(Partition { topic: DEAD, trimmed_floor_offset, .. } => *trimmed_floor_offset = None),
@@ -136,14 +136,6 @@ fn snapshot_record_contradicting_others_is_named() {
         (
             "a message visible to one group only is not acked in the others",
             image!(Message { topic: ORDERS, position: Position(6), visible_to, .. } => *visible_to = Some(GroupId(1))),
-        ),
-        (
-            "messages are retained without a retention limit",
-            image!(Topic { topic: AUDIT, retention, .. } => *retention = Retention::default()),
-        ),
-        (
-            "retained bytes exceed the topic's limit",
-            image!(Topic { topic: AUDIT, retention, .. } => retention.bytes = Some(37)),
         ),
         ("the floor has no offset", image!(Floor { topic: AUDIT, floor_offset, .. } => *floor_offset = None)),
         (

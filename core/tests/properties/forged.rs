@@ -4,14 +4,14 @@ use driftq_core::OpenOptions;
 
 use driftq_core::command::{
     Ack, DeleteGroup, DeleteTopic, DescribeTopic, Finish, Forget, Lookup, Nack, Peek, Reacquire, Redrive, Release,
-    Renew, Resume, Seek,
+    Renew, Resume, Retry, Seek,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use driftq_core::codec::record as codec;
 use driftq_core::command::{
-    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, Produce, RedriveSelection, SeekTo, StoreCommand, Subscribe,
-    TokenClaim,
+    Begin, Claim, Complete, DeliveryClaim, GroupLifetime, OnDisconnect, Produce, RedriveSelection, SeekTo,
+    StoreCommand, Subscribe, TokenClaim,
 };
 use driftq_core::log::{
     FileId, LogId, MemoryStorage, RecoveryError, SegmentHeader, SnapshotHead, SnapshotWriter, Storage, read_snapshot,
@@ -57,7 +57,8 @@ pub fn with_snapshot(storage: &MemoryStorage, head: &SnapshotHead, images: &[Rec
 /// A log of exactly these records.
 pub fn with_log(records: &[Record]) -> MemoryStorage {
     let (previous_lsn, synced) = (Lsn(0), Lsn(0));
-    let header = SegmentHeader { log_id: LogId([9; 16]), sequence: 1, previous_lsn, previous_crc: 0, synced };
+    let header =
+        SegmentHeader { log_id: LogId([9; 16]), sequence: 1, previous_lsn, previous_crc: 0, synced, capacity: 0 };
     let (mut bytes, mut chain) = (header.encode(), header.chain());
     for record in records {
         let kind = codec::kind(&record.event);
@@ -138,7 +139,7 @@ impl ForgedBroker {
             for request in [
                 StoreCommand::Begin(Begin::new(identity.clone(), owner())),
                 StoreCommand::Renew(Renew { identity: identity.clone(), token, lease: None }),
-                StoreCommand::Finish(Finish { identity: identity.clone(), token, outcome }),
+                StoreCommand::Finish(Finish { identity: identity.clone(), token, outcome, dead_letter: None }),
                 StoreCommand::Reacquire(Reacquire { identity: identity.clone(), owner: owner(), lease: None }),
                 StoreCommand::Lookup(Lookup { identity: identity.clone() }),
             ] {
@@ -167,6 +168,7 @@ impl ForgedBroker {
                 deliveries_max: None,
                 start: GroupStart::Earliest,
                 on_disconnect: OnDisconnect::Release,
+                group_lifetime: GroupLifetime::Durable,
             };
             self.send(Command::Resume(Resume { topic: topic.clone(), group: group.clone() }));
             self.send(Command::Subscribe(request));
@@ -179,11 +181,11 @@ impl ForgedBroker {
                 self.send(Command::Store(Box::new(StoreCommand::Begin(begin))));
                 self.send(match nth % 4 {
                     0 => Command::Ack(Ack(claim)),
-                    1 => Command::Nack(Nack { claim, reason: "no".into(), delay: None }),
+                    1 => Command::Nack(Nack { claim, reason: "no".into(), retry: Retry::ByPolicy }),
                     2 => Command::Release(Release(claim)),
                     _ => {
                         let produce = vec![Produce::new(claim.topic.clone(), "k", "output")];
-                        Command::Complete(Box::new(Complete { claim, result: Some("1".into()), produce }))
+                        Command::Complete(Box::new(Complete { claim, result: Some("1".into()), produce, failed: None }))
                     }
                 });
             }
@@ -206,7 +208,8 @@ impl ForgedBroker {
 /// Opens a forged log and uses it. If it opens, its state is consistent, stays so, and is recovered unchanged.
 fn open_and_use(mut storage: MemoryStorage) -> Result<(), RecoveryError> {
     let limits = Limits { partitions_max: 8, ..Limits::production() };
-    let config = PipelineConfig { limits, segment_bytes: 1 << 16, reserve_bytes: 1 << 10, ..Default::default() };
+    let (segment_bytes, reserve_bytes) = (1 << 16, 1 << 10);
+    let config = PipelineConfig { limits, segment_bytes, reserve_bytes, rest_after: None, ..Default::default() };
     let now = Timestamp(1_700_000_100_000);
     let pipeline = match OpenOptions::new().config(config).open(&mut storage, now) {
         Ok((pipeline, _)) => pipeline,

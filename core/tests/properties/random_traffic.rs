@@ -3,7 +3,7 @@
 use driftq_core::Command;
 use driftq_core::command::{
     Ack, Claim, Complete, CreateGroup, DeleteGroup, DeleteTopic, DeliveryClaim, Extend, Finish, Forget, Nack, Pause,
-    Produce, Redrive, RedriveSelection, Release, Renew, Resume, Seek, SeekTo, StoreCommand,
+    Produce, Redrive, RedriveSelection, Release, Renew, Resume, Retry, Seek, SeekTo, StoreCommand,
 };
 use driftq_core::log::MemoryStorage;
 use driftq_core::types::{EffectStatus, GroupStart, Identity, Outcome, Retention, Scope, *};
@@ -178,7 +178,9 @@ fn perform_effect_action(broker: &mut ScenarioBroker, action: EffectAction, key:
         }
         EffectAction::Finish(status) => {
             let outcome = Outcome { status, response_code: 0, result: Some("1".into()), last_error: "".into() };
-            broker.with_grant(identity, |identity, token| StoreCommand::Finish(Finish { identity, token, outcome }));
+            broker.with_grant(identity, |identity, token| {
+                StoreCommand::Finish(Finish { identity, token, outcome, dead_letter: None })
+            });
         }
         EffectAction::Renew => {
             broker.with_grant(identity, |identity, token| StoreCommand::Renew(Renew { identity, token, lease: None }));
@@ -193,10 +195,10 @@ fn settle_command(settlement: Settlement, claim: Claim) -> Command {
             let mut next = Produce::new(claim.topic.clone(), "k", "next");
             next.envelope.idempotency_key = Some("0".into());
             let produce = vec![next, Produce::new(topic(TOPICS[1]), "", "other")];
-            Command::Complete(Box::new(Complete { claim, result: Some("2".into()), produce }))
+            Command::Complete(Box::new(Complete { claim, result: Some("2".into()), produce, failed: None }))
         }
         Settlement::Ack => Command::Ack(Ack(claim)),
-        Settlement::Nack => Command::Nack(Nack { claim, reason: "no".into(), delay: None }),
+        Settlement::Nack => Command::Nack(Nack { claim, reason: "no".into(), retry: Retry::ByPolicy }),
         Settlement::Extend => Command::Extend(Extend { claim, lease: Some(Millis(9_000)) }),
         Settlement::Release => Command::Release(Release(claim)),
     }

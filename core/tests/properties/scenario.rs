@@ -6,23 +6,27 @@
 use driftq_core::OpenOptions;
 
 use driftq_core::command::{
-    Ack, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, Extend, Finish, Forget, Nack, Pause, Redrive, Release,
-    Renew, Resume, Seek, Withdraw,
+    Ack, AckCumulative, ChangeRetention, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, Extend, Finish, Forget,
+    Nack, Pause, Purge, Redrive, Release, Renew, Resume, Retry, Seek, Withdraw,
 };
 use std::collections::BTreeMap;
 
-use driftq_core::codec::record as codec;
+use driftq_core::codec::record as record_codec;
 use driftq_core::command::{
-    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, Produce, RedriveSelection, SeekTo, StoreCommand, Subscribe,
-    TokenClaim,
+    Begin, Claim, Complete, DeliveryClaim, GroupLifetime, OnDisconnect, Produce, RedriveSelection, SeekTo,
+    StoreCommand, Subscribe, TokenClaim,
 };
-use driftq_core::log::{FileId, HEADER_BYTES, LogId, Malformed, MemoryStorage, Replay, Storage, recover};
+use driftq_core::log::{
+    FileId, HEADER_BYTES, LogId, Malformed, MemoryStorage, Replay, SegmentHeader, Storage, recover,
+};
 use driftq_core::record::Record;
 use driftq_core::reply::{Delivery, StoreReply};
 use driftq_core::state::State;
 use driftq_core::types::{EffectStatus, GroupStart, Identity, Lifetime, Outcome, Retention, Scope, *};
 use driftq_core::{Command, Output, Pipeline, PipelineConfig, Refusal, Reply};
 use proptest::sample::Index;
+
+use crate::codec::all_kinds;
 
 const LOG: LogId = LogId(*b"the golden log 1");
 const START: Timestamp = Timestamp(1_700_000_000_000);
@@ -36,11 +40,16 @@ fn config() -> PipelineConfig {
             job_ttl: Millis(60_000),
             completion_ttl: Millis(3_000),
             adaptive_credit: false,
+            retention_age: Some(Millis(0)),
+            retention_bytes: None,
             ..Limits::production()
         },
         segment_bytes: HEADER_BYTES as u64 + 2_400,
+        segment_bytes_min: u64::MAX,
         reserve_bytes: 100,
         snapshot_every_bytes: u64::MAX,
+        snapshot_every_segments: usize::MAX,
+        rest_after: None,
         slice_bytes: 300,
     }
 }
@@ -157,6 +166,7 @@ impl ScenarioBroker {
             deliveries_max: None,
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
+            group_lifetime: GroupLifetime::Durable,
         };
         let ticket = self.pipeline.handle(self.now, Command::Subscribe(request));
         self.subscribing.insert(ticket, (topic(to), group(name), owner));
@@ -189,7 +199,11 @@ impl ScenarioBroker {
     }
 
     fn nack(&mut self, name: &str, value: &str, reason: &str) {
-        self.send(Command::Nack(Nack { claim: self.claim(name, value), reason: reason.into(), delay: None }));
+        self.send(Command::Nack(Nack {
+            claim: self.claim(name, value),
+            reason: reason.into(),
+            retry: Retry::ByPolicy,
+        }));
     }
 
     /// Begins an effect.
@@ -212,7 +226,9 @@ impl ScenarioBroker {
     fn finish_effect(&mut self, identity: Identity, status: EffectStatus, result: Option<&str>, last_error: &str) {
         let (response_code, result, last_error) = (-3, result.map(Into::into), last_error.into());
         let outcome = Outcome { status, response_code, result, last_error };
-        self.with_grant(identity, |identity, token| StoreCommand::Finish(Finish { identity, token, outcome }));
+        self.with_grant(identity, |identity, token| {
+            StoreCommand::Finish(Finish { identity, token, outcome, dead_letter: None })
+        });
     }
 
     /// Effects and completed steps, in a separate topic.
@@ -244,7 +260,12 @@ impl ScenarioBroker {
             ["out", "out", "late"].iter().map(|value| Produce::new(topic("steps"), "user:1", *value)).collect();
         produce[..2].iter_mut().for_each(keyed("effect-4"));
         produce[2].delay = Some(Millis(50_000));
-        self.send(Command::Complete(Box::new(Complete { claim, result: Some("{\"n\":1}".into()), produce })));
+        self.send(Command::Complete(Box::new(Complete {
+            claim,
+            result: Some("{\"n\":1}".into()),
+            produce,
+            failed: None,
+        })));
         self.ack("g", "first again");
         // Another destination is another dedupe scope, but the identity is committed: the message is skipped.
         self.produce("steps", "", "second again", |request| {
@@ -366,6 +387,39 @@ impl ScenarioBroker {
         self.ack("g", "twice");
     }
 
+    /// What workers and operators can ask for beside acks, nacks and groups.
+    fn verdicts_part(&mut self) {
+        let keyed =
+            |key: &'static str| move |request: &mut Produce| request.envelope.idempotency_key = Some(key.into());
+        self.topic("verdicts", 1, Retention::default());
+        self.subscribe("verdicts", "w", 100);
+        self.produce("verdicts", "", "fails with its step", keyed("verdict-1"));
+        self.produce("verdicts", "", "fails with its effect", keyed("verdict-2"));
+        self.produce("verdicts", "", "acked with the next", keyed("verdict-3"));
+        self.produce("verdicts", "", "acked with the one before", |_| {});
+        let claim = self.claim("w", "fails with its step");
+        let step = Complete { claim, result: None, produce: Vec::new(), failed: Some("broken".into()) };
+        self.send(Command::Complete(Box::new(step)));
+        let scope = Scope::Consume { topic: topic("verdicts"), group: group("w") };
+        let effect = Identity::new("", scope, "verdict-2");
+        self.begin_effect(effect.clone(), |_| {});
+        let Claim { partition, offset, token: shown, .. } = self.claim("w", "fails with its effect");
+        let outcome =
+            Outcome { status: EffectStatus::FailedFinal, response_code: 0, result: None, last_error: "never".into() };
+        let dead_letter = Some(DeliveryClaim { partition, offset, token: shown });
+        self.with_grant(effect, |identity, token| {
+            StoreCommand::Finish(Finish { identity, token, outcome, dead_letter })
+        });
+        let Claim { topic: name, group: by, partition, offset, owner, .. } =
+            self.claim("w", "acked with the one before");
+        self.send(Command::AckCumulative(AckCumulative { topic: name, group: by, partition, offset, owner }));
+        let (name, bytes) = (topic("verdicts"), Setting::Value(70));
+        self.send(Command::ChangeRetention(ChangeRetention { name, age: Setting::Unchanged, bytes }));
+        let (name, by) = (topic("verdicts"), group("w"));
+        self.send(Command::CreateGroup(CreateGroup { topic: name, group: by, start: GroupStart::Latest }));
+        self.send(Command::Purge(Purge { topic: topic("dlq.verdicts") }));
+    }
+
     fn third_part(&mut self) {
         self.advance(4_000);
         self.send(Command::Seek(Seek { topic: topic("orders"), group: group("h"), to: SeekTo::Offset(Offset(4)) }));
@@ -391,6 +445,7 @@ pub fn scenario_log() -> MemoryStorage {
     broker.second_part();
     broker.effects_part();
     broker.winners_part();
+    broker.verdicts_part();
     broker.snapshot();
     broker.third_part();
     broker.pipeline.close();
@@ -399,7 +454,19 @@ pub fn scenario_log() -> MemoryStorage {
     broker.produce("orders", "", "the end", |_| {});
     broker.advance(100);
     assert_eq!(broker.refusals, [], "no command of the scenario is refused");
-    broker.storage.crash()
+    without_sizes(broker.storage.crash())
+}
+
+/// The storage as an earlier version wrote it, without the sizes of segments in their headers.
+pub fn without_sizes(mut storage: MemoryStorage) -> MemoryStorage {
+    for info in storage.list().expect("lists") {
+        let header = storage.bytes(info.file).and_then(|bytes| SegmentHeader::decode(bytes).ok());
+        if let Some(header) = header {
+            let encoded = SegmentHeader { capacity: 0, ..header }.encode();
+            storage.bytes_mut(info.file).expect("is there").overwrite(0, &encoded);
+        }
+    }
+    storage
 }
 
 /// The same storage without the last mark: the last batch is synced, but not proven so.
@@ -436,7 +503,7 @@ impl ReadLog {
     }
 
     fn take(&mut self, kind: u8, version: u8, payload: &[u8]) -> Result<Record, Malformed> {
-        let record = codec::decode(kind, version, payload).map_err(|error| Malformed::new(error.to_string()))?;
+        let record = record_codec::decode(kind, version, payload).map_err(|error| Malformed::new(error.to_string()))?;
         let applied = self.state.apply(&record);
         applied.map_err(|error| Malformed::new(error.to_string()))?;
         Ok(record)
@@ -476,15 +543,16 @@ pub fn without_snapshots(storage: &MemoryStorage) -> MemoryStorage {
 fn scenario_covers_every_record_kind() {
     let storage = scenario_log();
     let kinds = |records: Vec<&Record>| {
-        let mut kinds: Vec<u8> = records.into_iter().map(|record| codec::kind(&record.event)).collect();
+        let mut kinds: Vec<u8> = records.into_iter().map(|record| record_codec::kind(&record.event)).collect();
         kinds.sort_unstable();
         kinds.dedup();
         kinds
     };
     let whole = ReadLog::from(&without_snapshots(&storage));
     let read = ReadLog::from(&storage);
-    let all = |kinds: std::ops::RangeInclusive<u8>| kinds.filter(|kind| *kind != 22).collect::<Vec<_>>();
-    assert_eq!(kinds(whole.replayed.iter().map(|(_, record, _)| record).collect()), all(1..=32));
-    assert_eq!(kinds(read.restored.iter().collect()), all(0x80..=0x8D));
+    let records: Vec<u8> = all_kinds().filter(|kind| *kind < 0x80).collect();
+    let images: Vec<u8> = all_kinds().filter(|kind| *kind >= 0x80).collect();
+    assert_eq!(kinds(whole.replayed.iter().map(|(_, record, _)| record).collect()), records);
+    assert_eq!(kinds(read.restored.iter().collect()), images);
     assert_eq!(read.state.digest(), whole.state.digest());
 }

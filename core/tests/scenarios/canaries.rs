@@ -87,6 +87,17 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::LeaseUnbounded, "24-limits-on-times"),
     (Fault::DelayUnbounded, "24-limits-on-times"),
     (Fault::RedriveDropsDeadline, "07-redrive"),
+    (Fault::NewGroupMissesHistory, "12-history-for-a-new-group"),
+    (Fault::RetentionDefaultNotRecorded, "12-history-for-a-new-group"),
+    (Fault::RetainedOutTakesAll, "12-history-for-a-new-group"),
+    (Fault::RetainedRefusesProduce, "12-retained-messages-refuse-no-produce"),
+    (Fault::RetainedBoundIgnored, "12-retained-messages-refuse-no-produce"),
+    (Fault::DeadLettersNotRetained, "12-dead-letters-for-a-new-group"),
+    (Fault::PatchNotDurable, "12-retention-is-changed"),
+    (Fault::IdleGroupWithAcksDeleted, "11-idle-group-is-deleted"),
+    (Fault::IdleGroupStays, "11-idle-group-is-deleted"),
+    (Fault::RequestedGroupDeleted, "11-idle-group-is-deleted-in-any-case"),
+    (Fault::EphemeralSurvives, "11-ephemeral-group"),
 ];
 
 #[test]
@@ -146,7 +157,7 @@ fn wrong_file_is_refused() {
         ("> create-topic orders payments\n", "not an argument of this command: payments"),
         ("> create-topic orders partitions=2 partitions=3\n", "not an argument of this command: partitions=3"),
         ("> create-topic orders partitions=two\n", "partitions=two does not parse"),
-        ("> create-topic a/b\n", "topic may hold only A-Z a-z 0-9 . _ : -"),
+        ("> create-topic ..\n", "topic must not be \".\" or \"..\""),
         ("> create-topic orders\n+ produce orders value=a\n", "create-topic takes no + lines"),
         ("> produce orders\n", "value= is missing"),
         ("> produce orders value=\"a\n", "value: no closing quotation mark"),

@@ -144,12 +144,28 @@ fn list_is_ordered_and_contains_log_files_only() {
         }
         storage.append(OTHER, at(0), b"12345").unwrap();
         std::fs::create_dir(path.join("quarantine-x")).unwrap();
-        std::fs::create_dir(path.join("wal-00000000000000000009.seg")).unwrap();
         std::fs::write(path.join("notes.txt"), "mine").unwrap();
         std::fs::write(path.join("wal-1.seg"), "not ours").unwrap();
         let expected = [(FILE, 0), (OTHER, 5), (FileId::Segment(10), 0), (FINISHED, 0), (DRAFT, 0)];
         let listed: Vec<_> = storage.list().unwrap().iter().map(|info| (info.file, info.len)).collect();
         assert_eq!(listed, expected);
+        std::fs::create_dir(path.join("wal-00000000000000000009.seg")).unwrap();
+        let refused = storage.list().unwrap_err().to_string();
+        assert_eq!(refused, "wal-00000000000000000009.seg is a folder, not a file; move it away");
+    });
+}
+
+#[test]
+fn trimmed_file_is_shorter_and_takes_appends_up_to_its_new_end() {
+    with_storage(|path, mut storage| {
+        storage.create(FILE, 8_192).unwrap();
+        storage.append(FILE, at(0), b"abc").unwrap();
+        storage.trim(FILE, 5).unwrap();
+        storage.trim(FILE, 4_096).unwrap();
+        assert_eq!(std::fs::metadata(path.join(FILE.to_string())).unwrap().len(), 5);
+        assert_eq!(storage.append(FILE, at(3), b"def"), Err(StorageFault::Full));
+        storage.append(FILE, at(3), b"de").unwrap();
+        assert_eq!(storage.trim(OTHER, 1), Err(StorageFault::NotFound));
     });
 }
 
@@ -231,4 +247,28 @@ fn null_storage_accepts_everything() {
 #[test]
 fn fresh_log_ids_differ() {
     assert_ne!(fresh_log_id().unwrap(), fresh_log_id().unwrap());
+}
+
+/// The descriptors that this process has on files of a folder.
+fn open_files(folder: &Path) -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    targets.filter(|target| target.starts_with(folder) && target.extension().is_some()).count()
+}
+
+#[test]
+fn finished_segments_are_closed_and_stay_readable() {
+    with_storage(|path, mut storage| {
+        for sequence in 1..=20 {
+            let segment = FileId::Segment(sequence);
+            storage.create(segment, 8).unwrap();
+            storage.append(segment, at(0), b"header").unwrap();
+            storage.append(segment, at(6), b"x").unwrap();
+            storage.sync(segment).unwrap();
+        }
+        storage.sync_folder().unwrap();
+        assert_eq!(content(&mut storage, FILE), b"headerx\0");
+        let open = open_files(path);
+        assert!(open <= 2, "{open} files are open: the current segment, and the one that is read");
+    });
 }

@@ -11,3 +11,4 @@ mod folder;
 mod measure;
 mod medium;
 mod mounts;
+mod restarts;

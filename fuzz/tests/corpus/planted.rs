@@ -173,6 +173,19 @@ fn salvage_writing_no_segments_is_caught() {
     assert_caught_by(&message, "recovery refuses a salvaged log");
 }
 
+#[test]
+fn salvage_hiding_that_topics_lost_their_names_is_caught() {
+    let message = caught("salvage", |data| {
+        salvage_with(data, |storage| {
+            Ok(salvage(storage)?.map(|(kept, mut loss, salvaged)| {
+                loss.renamed.clear();
+                (kept, loss, salvaged)
+            }))
+        });
+    });
+    assert_caught_by(&message, "a salvaged log holds messages that never existed");
+}
+
 /// The tests above would pass with targets that always panic. These two also pass all of the derived inputs.
 #[test]
 fn targets_without_planted_bug_do_not_panic() {

@@ -142,7 +142,7 @@ impl Reader {
     }
 
     fn topic(&mut self, state: &State, topic: TopicId) -> &mut LogTopic {
-        self.log.topics.entry(resolve::topic(state, topic)).or_default()
+        self.log.topics.entry(resolve::topic_name(state, topic)).or_default()
     }
 
     fn image(&mut self, state: &State, image: &Image) {
@@ -193,7 +193,7 @@ impl Reader {
     /// Groups skip the message that the record stores.
     fn skipped(&mut self, state: &State, lsn: u64, (topic, offset): (TopicId, Offset), groups: &[GroupId]) {
         for group in groups {
-            let group = resolve::group(state, topic, *group);
+            let group = resolve::group_name(state, topic, *group);
             let changes = self.topic(state, topic).changes.entry(group).or_default().entry(offset.0).or_default();
             changes.push(LogChange { lsn, change: Change::Skipped, token: None });
         }
@@ -201,6 +201,10 @@ impl Reader {
 
     /// Reads a record against the state before it, which resolves its ids.
     fn before(&mut self, state: &State, lsn: u64, event: &Event) {
+        let parts = event.parts();
+        if !parts.is_empty() {
+            return parts.iter().for_each(|part| self.before(state, lsn, part));
+        }
         match event {
             Event::Produced { topic, partition, offset, body, skipped, .. } => {
                 self.stored(state, lsn, *topic, (*partition, *offset), body);
@@ -254,6 +258,7 @@ impl Reader {
 
     /// Reads messages that the broker stores itself; only the state after the record has their bodies.
     fn after(&mut self, state: &State, lsn: u64, event: &Event) {
+        event.parts().iter().for_each(|part| self.after(state, lsn, part));
         let (topic, partition, offset) = match event {
             Event::DeadLettered { dead_topic, dead_partition, dead_offset, .. } => {
                 (*dead_topic, *dead_partition, *dead_offset)
@@ -283,7 +288,7 @@ fn is_derived(body: &Body) -> bool {
 
 /// An identity as text, as in a parsed history.
 fn identity_text(identity: &Identity) -> String {
-    let kind = identity.scope.kind();
+    let kind = identity.scope.kind().as_str();
     let scope = match &identity.scope {
         Scope::Consume { topic, group } => json!({"kind": kind, "topic": topic.as_str(), "group": group.as_str()}),
         Scope::Tenant => json!({"kind": kind}),

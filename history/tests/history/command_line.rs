@@ -138,3 +138,55 @@ fn several_files_are_reported_each_and_one_failure_fails_all() {
     let (code, out) = run(&[&correct, &forged, Path::new("--data-dir"), &folder()]);
     assert_eq!((code, out.as_str()), (Some(2), ""));
 }
+
+#[test]
+fn empty_or_endless_file_is_refused_with_exit_code_2() {
+    let blank = write("blank.jsonl", &"\n".repeat(200_000));
+    for (path, error) in [
+        (write("empty.jsonl", ""), "the file is empty"),
+        (write("spaces.jsonl", " \n\n"), "the file is empty"),
+        (write("only-torn.jsonl", "{\"seq\":1"), "the file is empty"),
+        (PathBuf::from("/dev/null"), "the file is empty"),
+        (PathBuf::from("/dev/zero"), "line 1 has more than 67108864 bytes"),
+        (blank, "100000 blank lines in a row up to line 100000"),
+    ] {
+        let (code, out, err) = check(&path);
+        assert_eq!((code, out.as_str()), (2, ""), "{}: {err}", path.display());
+        assert!(err.starts_with("error: ") && err.contains(error), "{}: {err}", path.display());
+    }
+}
+
+#[test]
+fn every_example_of_a_help_text_runs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut history = History::new();
+    history.produced(0..1);
+    history.consume("w1", "g");
+    history.work("w1", 0..1, 0);
+    std::fs::write(folder.path().join("history.jsonl"), history.drained().text()).expect("a file");
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_driftq-history")).args(arguments).current_dir(&folder).output();
+        let output = output.expect("the program starts");
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    for help in [&["--help"][..], &["check", "--help"]] {
+        let (_, text) = run(help);
+        let examples: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("driftq-history "))
+            .filter(|line| line.starts_with("check "))
+            .collect();
+        assert_eq!(examples.len(), 2, "{text}");
+        for example in examples {
+            let arguments: Vec<&str> = example.split_whitespace().collect();
+            let (code, text) = run(&arguments);
+            match example.contains("--data-dir") {
+                false => assert_eq!(code, Some(0), "{example}: {text}"),
+                // The history is forged, and there is no log that belongs to it.
+                true => {
+                    assert!(code == Some(2) && text.contains("driftq-data cannot be compared"), "{example}: {text}")
+                }
+            }
+        }
+    }
+}

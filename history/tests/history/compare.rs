@@ -4,10 +4,10 @@ use driftq_core::log::MemoryStorage;
 use driftq_history::{Check, Entry, Phase, Report, check, compare, compare_storage, read_from};
 use serde_json::json;
 
-use crate::recorded::RecordedRun;
+use crate::recorded::{RecordedRun, SEGMENT_BYTES};
 
 /// No snapshots are taken.
-const NEVER: u64 = u64::MAX;
+const NEVER: Option<u64> = None;
 
 fn compared(entries: &[Entry], disk: &MemoryStorage) -> Report {
     compare_storage(entries, &mut disk.clone()).expect("the log can be read")
@@ -32,7 +32,7 @@ fn history_of_correct_core_passes_with_its_log() {
 fn log_shortened_by_snapshots_is_compared_from_its_base() {
     let mut shortened = 0;
     for seed in 100..120 {
-        let run = RecordedRun::new(seed, 400, 8 << 10);
+        let run = RecordedRun::new(seed, 400, Some(8 << 10));
         let report = check(&run.entries).merge(compared(&run.entries, &run.disk));
         assert!(report.passed(), "seed {seed}: {report}");
         shortened +=
@@ -131,12 +131,22 @@ fn log_of_another_run_is_detected() {
 fn truncated_log_is_detected() {
     let run = RecordedRun::new(5, 250, NEVER);
     let mut disk = run.disk.clone();
-    // Every start begins a segment; without the last ones the log is intact and shorter.
+    // Every start begins a segment and cuts the one before to what it holds.
     let mut files = driftq_core::log::Storage::list(&mut disk).expect("a list of files");
     files.sort_by_key(|info| info.file);
-    for info in files.iter().skip(files.len() / 2) {
+    let removed = files.split_off(files.len() / 2);
+    for info in removed {
         disk.take_file(info.file);
     }
+    let refused =
+        compare_storage(&run.entries, &mut disk.clone()).expect_err("a segment behind one that was cut is missing");
+    assert!(refused.to_string().contains("cut off"), "{refused}");
+
+    // As an older copy of the log has it, the last segment is not cut: then the log is intact and shorter.
+    let last = files.last().expect("half of the files").file;
+    let mut bytes = disk.take_file(last).expect("the file exists");
+    bytes.resize(SEGMENT_BYTES as usize, 0);
+    disk.put_file(last, bytes);
     let report = compared(&run.entries, &disk);
     assert!(report.tally(Check::LogSettled).violations > 0, "{report}");
 }
@@ -146,7 +156,9 @@ fn folder_of(run: &RecordedRun) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let mut disk = run.disk.clone();
     for info in driftq_core::log::Storage::list(&mut disk).expect("a list of files") {
-        let bytes = disk.bytes(info.file).expect("the file exists");
+        let mut bytes = disk.bytes(info.file).expect("the file exists").to_vec();
+        // A segment that is shorter than it was made counts as cut off.
+        bytes.resize(usize::try_from(info.len).expect("a length in memory"), 0);
         std::fs::write(folder.path().join(info.file.to_string()), bytes).expect("written");
     }
     folder

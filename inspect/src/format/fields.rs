@@ -1,8 +1,10 @@
 //! Records as named values, for a line of text or a JSON object. Ids stay numbers: no state is needed.
 
 use driftq_core::Body;
-use driftq_core::record::{Event, Record};
-use driftq_core::types::{EffectNamespace, GroupStart, Identity, MessageRef, Scope, WallAdjustment};
+use driftq_core::record::{DeadLetterSlot, Event, Record};
+use driftq_core::types::{
+    EffectNamespace, GroupOrigin, GroupStart, Identity, MessageRef, Outcome, Scope, WallAdjustment,
+};
 use serde_json::{Map, Value, json};
 
 use crate::format::event::message_ref;
@@ -17,6 +19,14 @@ pub enum Detail {
     Shortened,
 }
 
+fn origin_name(origin: GroupOrigin) -> &'static str {
+    match origin {
+        GroupOrigin::Requested => "requested",
+        GroupOrigin::Consumed => "consumed",
+        GroupOrigin::Ephemeral => "ephemeral",
+    }
+}
+
 /// The content of a record as named values.
 #[must_use]
 pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
@@ -29,13 +39,22 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             "retention_ms": retention.age.map(|age| age.0),
             "retention_bytes": retention.bytes,
         }),
+        Event::RetentionChanged { topic, retention } => json!({
+            "topic": topic.0,
+            "retention_ms": retention.age.map(|age| age.0),
+            "retention_bytes": retention.bytes,
+        }),
         Event::TopicDeleted { topic } => json!({ "topic": topic.0 }),
-        Event::GroupCreated { topic, group, name, start } => {
+        Event::GroupOriginChanged { topic, group, origin } => {
+            json!({ "topic": topic.0, "group": group.0, "origin": origin_name(*origin) })
+        }
+        Event::GroupCreated { topic, group, name, start, origin } => {
             let start = match start {
                 GroupStart::Earliest => "earliest",
                 GroupStart::Latest => "latest",
             };
-            json!({ "topic": topic.0, "group": group.0, "name": name.as_str(), "start": start })
+            let origin = origin_name(*origin);
+            json!({ "topic": topic.0, "group": group.0, "name": name.as_str(), "start": start, "origin": origin })
         }
         Event::GroupDeleted { topic, group } => json!({ "topic": topic.0, "group": group.0 }),
         Event::GroupPaused { topic, group } => json!({ "topic": topic.0, "group": group.0 }),
@@ -43,6 +62,10 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
         Event::GroupSought { topic, group, targets } => {
             let targets: Vec<_> = targets.iter().map(|target| target.0).collect();
             json!({ "topic": topic.0, "group": group.0, "positions": targets })
+        }
+        Event::Purged { topic, ends, winner_until } => {
+            let ends: Vec<_> = ends.iter().map(|end| end.0).collect();
+            json!({ "topic": topic.0, "positions": ends, "winner_until_ms": winner_until.0 })
         }
         Event::Produced { topic, partition, offset, body, dedupe, skipped } => {
             let mut value = json!({ "topic": topic.0, "partition": partition.0, "offset": offset.0 });
@@ -63,6 +86,10 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
         Event::Acked { commits, winner_until, .. } => {
             let winner_until = winner_until.map(|until| until.0);
             json!({ "commits_for_ms": commits.map(|window| window.0), "winner_until_ms": winner_until })
+        }
+        Event::CumulativelyAcked { topic, group, partition, acks } => {
+            let positions: Vec<_> = acks.iter().map(|ack| ack.position.0).collect();
+            json!({ "topic": topic.0, "group": group.0, "partition": partition.0, "positions": positions })
         }
         Event::Released { .. } | Event::Withdrawn { .. } => json!({}),
         Event::Nacked { reason, not_before, .. } => {
@@ -106,12 +133,11 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             value["request_hash"] = json!(begun.request_hash);
             value
         }
-        Event::EffectFinished { identity, outcome } => {
-            let mut value = identity_fields(identity);
-            value["status"] = json!(outcome.status.as_str());
-            value["response_code"] = json!(outcome.response_code);
-            value["result"] = json!(outcome.result.as_ref().map(|result| text(result.as_bytes(), detail)));
-            value["last_error"] = json!(text(outcome.last_error.as_bytes(), detail));
+        Event::EffectFinished { identity, outcome } => finished_fields(identity, outcome, detail),
+        Event::EffectDeadLettered(failed) => {
+            let mut value = finished_fields(&failed.identity, &failed.outcome, detail);
+            value["dead_letter"] = slot_fields(&failed.dead_letter, detail);
+            value["winner_until_ms"] = json!(failed.winner_until.0);
             value
         }
         Event::EffectRenewed { identity, until } => {
@@ -146,6 +172,7 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
                 "winner_until_ms": step.is_contested.then_some(step.until.0),
                 "result": result.map(|result| text(result.as_bytes(), detail)),
                 "produced": produced.collect::<Vec<_>>(),
+                "dead_letter": step.dead_letter.as_ref().map(|slot| slot_fields(slot, detail)),
             })
         }
         Event::CompletionsExpired { count } | Event::WinnersExpired { count } => json!({ "count": count }),
@@ -168,8 +195,27 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
     fields
 }
 
+fn finished_fields(identity: &Identity, outcome: &Outcome, detail: Detail) -> Value {
+    let mut value = identity_fields(identity);
+    value["status"] = json!(outcome.status.as_str());
+    value["response_code"] = json!(outcome.response_code);
+    value["result"] = json!(outcome.result.as_ref().map(|result| text(result.as_bytes(), detail)));
+    value["last_error"] = json!(text(outcome.last_error.as_bytes(), detail));
+    value
+}
+
+fn slot_fields(slot: &DeadLetterSlot, detail: Detail) -> Value {
+    json!({
+        "topic": slot.topic.0,
+        "partition": slot.partition.0,
+        "offset": slot.offset.0,
+        "last_error": text(slot.last_error.as_bytes(), detail),
+    })
+}
+
 fn identity_fields(identity: &Identity) -> Value {
-    let mut value = json!({ "tenant": identity.tenant(), "scope": identity.scope.kind(), "key": identity.key() });
+    let mut value =
+        json!({ "tenant": identity.tenant(), "scope": identity.scope.kind().as_str(), "key": identity.key() });
     match &identity.scope {
         Scope::Consume { topic, group } => {
             value["topic"] = json!(topic.as_str());

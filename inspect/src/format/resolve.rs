@@ -5,15 +5,28 @@ use driftq_core::types::{DeliveryState, GroupId, MessageRef, Offset, TopicId};
 
 /// The name of a topic, or `#id` if the state has no such topic.
 #[must_use]
-pub fn topic(state: &State, topic: TopicId) -> String {
+pub fn topic_name(state: &State, topic: TopicId) -> String {
     state.topic(topic).map_or_else(|| format!("#{topic}"), |topic| topic.name().as_str().to_owned())
 }
 
 /// The name of a group, or `#id` if the state has no such group.
 #[must_use]
-pub fn group(state: &State, topic: TopicId, group: GroupId) -> String {
+pub fn group_name(state: &State, topic: TopicId, group: GroupId) -> String {
     let found = state.topic(topic).and_then(|topic| topic.group(group));
     found.map_or_else(|| format!("#{group}"), |group| group.name().as_str().to_owned())
+}
+
+/// As [`topic_name`], escaped for a line of text.
+#[must_use]
+pub fn topic(state: &State, topic: TopicId) -> String {
+    state.topic(topic).map_or_else(|| format!("#{topic}"), |topic| topic.name().to_string())
+}
+
+/// As [`group_name`], escaped for a line of text.
+#[must_use]
+pub fn group(state: &State, topic: TopicId, group: GroupId) -> String {
+    let found = state.topic(topic).and_then(|topic| topic.group(group));
+    found.map_or_else(|| format!("#{group}"), |group| group.name().to_string())
 }
 
 /// The offset of a message that is stored, or that its group has an entry for.
@@ -23,7 +36,7 @@ pub fn offset(state: &State, message_ref: &MessageRef) -> Option<Offset> {
     entry(state, message_ref).map(|entry| entry.offset).or_else(|| message().map(|message| message.offset))
 }
 
-/// The name of a message, `topic/offset`; with an unknown offset, its partition and position.
+/// The name of a message for a line of text, `topic/offset`; with an unknown offset, its partition and position.
 #[must_use]
 pub fn message(state: &State, message_ref: &MessageRef) -> String {
     let topic = topic(state, message_ref.topic);

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use driftq_core::Body;
-use driftq_core::record::{Completed, DedupeWindow, Event, Record};
+use driftq_core::record::{Completed, DeadLetterSlot, DedupeWindow, Event, Record};
 use driftq_core::state::State;
 use driftq_core::types::{
-    EffectNamespace, GroupId, GroupStart, Identity, Millis, Phase, Retention, Scope, Timestamp, TopicId, WallAdjustment,
+    EffectNamespace, Escaped, GroupId, GroupOrigin, GroupStart, Identity, MessageRef, Millis, Phase, Retention, Scope,
+    Timestamp, TopicId, WallAdjustment,
 };
 
 use crate::format::event::{kind, message_ref};
@@ -25,17 +26,26 @@ pub fn sentence(state: &State, record: &Record) -> String {
         Event::TopicCreated { name, partitions, retention, .. } => {
             format!("topic {name} created with {partitions} partitions{}", retained(*retention))
         }
-        Event::TopicDeleted { topic: id } => format!("topic {} deleted", topic(state, *id)),
-        Event::GroupCreated { topic: id, name, start, .. } => {
-            let start = if *start == GroupStart::Latest { "latest" } else { "earliest" };
-            format!("group {name} of topic {} created, starting at the {start} message", topic(state, *id))
+        Event::RetentionChanged { topic: id, retention } => {
+            format!("topic {}: retention changed{}", topic(state, *id), retained(*retention))
         }
+        Event::TopicDeleted { topic: id } => format!("topic {} deleted", topic(state, *id)),
+        Event::GroupCreated { topic: id, name, start, origin, .. } => {
+            let start = if *start == GroupStart::Latest { "latest" } else { "earliest" };
+            let by = if *origin == GroupOrigin::Ephemeral { ", for as long as it is consumed" } else { "" };
+            format!("group {name} of topic {} created, starting at the {start} message{by}", topic(state, *id))
+        }
+        Event::GroupOriginChanged { topic: id, group: of, .. } => group_sentence(state, (*id, *of), "is to stay"),
         Event::GroupDeleted { topic: id, group: of } => group_sentence(state, (*id, *of), "deleted"),
         Event::GroupPaused { topic: id, group: of } => group_sentence(state, (*id, *of), "paused"),
         Event::GroupResumed { topic: id, group: of } => group_sentence(state, (*id, *of), "resumed"),
         Event::GroupSought { topic: id, group: of, targets } => {
             let targets: Vec<_> = targets.iter().map(ToString::to_string).collect();
             group_sentence(state, (*id, *of), &format!("sought to positions {}", targets.join(", ")))
+        }
+        Event::Purged { topic: id, ends, .. } => {
+            let ends: Vec<_> = ends.iter().map(ToString::to_string).collect();
+            format!("topic {} purged below positions {}", topic(state, *id), ends.join(", "))
         }
         Event::Produced { topic: id, partition, offset, body: stored, dedupe, skipped } => {
             let (name, skips) = (topic(state, *id), skips(state, *id, skipped));
@@ -60,6 +70,11 @@ pub fn sentence(state: &State, record: &Record) -> String {
         }
         Event::EffectFinished { identity: of, outcome } => {
             format!("effect of {} finished: {}", identity(of), outcome.status.as_str())
+        }
+        Event::CumulativelyAcked { topic: id, group: of, partition, acks } => {
+            let positions: Vec<_> = acks.iter().map(|ack| ack.position.to_string()).collect();
+            let what = format!("acked positions {} of partition {partition} together", positions.join(", "));
+            group_sentence(state, (*id, *of), &what)
         }
         Event::EffectRenewed { identity: of, until } => {
             format!("effect of {} renewed until {}", identity(of), timestamp(*until))
@@ -97,7 +112,7 @@ fn retained(retention: Retention) -> String {
 pub fn message_sentence(state: &State, record: &Record) -> String {
     let Some(message_ref) = message_ref(&record.event) else { return String::new() };
     let before = entry(state, message_ref);
-    let owner = before.map_or("an unknown owner", |entry| entry.owner.as_str());
+    let owner = before.map_or_else(|| "an unknown owner".to_owned(), |entry| entry.owner.to_string());
     let attempts = before.map_or(0, |entry| entry.attempts);
     let late = match before.map(|entry| entry.phase) {
         Some(Phase::Queued { .. }) => ", after its lease had expired",
@@ -111,6 +126,9 @@ pub fn message_sentence(state: &State, record: &Record) -> String {
         }
         Event::Acked { commits, winner_until, .. } => {
             let committed = |window| match window {
+                _ if has_effect(state, message_ref) => {
+                    "; the effect of its identity is committed and keeps its own window".to_owned()
+                }
                 Millis(0) => "; a produce of its identity is not a duplicate any more".to_owned(),
                 window => format!("; the effect of its identity is committed for {}", millis(window)),
             };
@@ -132,13 +150,41 @@ pub fn message_sentence(state: &State, record: &Record) -> String {
         Event::Withdrawn { .. } => format!("withdrawn before it reached {owner}; the attempt does not count"),
         Event::DeadLettered { dead_offset, reason, last_error, .. } => {
             let source = state.topic(message_ref.topic).and_then(|topic| topic.dead_letter_name());
-            let dead = source.map_or("?", |name| name.as_str());
+            let dead = source.map_or_else(|| "?".to_owned(), ToString::to_string);
             let (reason, error) = (reason.as_str(), quoted(last_error.as_bytes()));
             format!("dead-lettered as {dead}/{dead_offset} ({reason}) after {attempts} attempts, last error {error}")
         }
-        Event::Completed(step) => format!("completed by {owner}{}", produced(step)),
+        Event::Completed(step) => match &step.dead_letter {
+            None => format!("completed by {owner}{}", produced(step)),
+            Some(slot) => {
+                let dead = dead_letter(state, message_ref, slot);
+                format!("completed as failed by {owner} and dead-lettered as {dead}{}", produced(step))
+            }
+        },
+        Event::EffectDeadLettered(failed) => {
+            let (of, dead) = (identity(&failed.identity), dead_letter(state, message_ref, &failed.dead_letter));
+            format!("effect of {of} finished: {}; dead-lettered as {dead}", failed.outcome.status.as_str())
+        }
         _ => String::new(),
     }
+}
+
+/// Whether the store has an effect of the identity of the message in its group.
+fn has_effect(state: &State, message_ref: &MessageRef) -> bool {
+    let find = || {
+        let topic = state.topic(message_ref.topic)?;
+        let group = topic.group(message_ref.group)?;
+        let message = topic.partition(message_ref.partition)?.message(message_ref.position)?;
+        state.store().consumed(topic.name(), group.name(), message.body.identity()?)
+    };
+    find().is_some()
+}
+
+/// The name and the last error of a message's dead letter.
+fn dead_letter(state: &State, message_ref: &MessageRef, slot: &DeadLetterSlot) -> String {
+    let name = state.topic(message_ref.topic).and_then(|topic| topic.dead_letter_name());
+    let (name, error) = (name.map_or("?", |name| name.as_str()), quoted(slot.last_error.as_bytes()));
+    format!("{name}/{}, last error {error}", slot.offset)
 }
 
 /// The result of a completed step and the messages it produced.
@@ -185,14 +231,14 @@ fn wall_clock_adjusted(adjustment: &WallAdjustment) -> String {
     }
 }
 
-/// The key, size and metadata of a message. `stored_in` is the topic that holds it.
+/// The key, size and metadata of a message. `stored_in` is the topic that holds it, as text.
 #[must_use]
 pub fn body(body: &Body, stored_in: &str, dedupe: Option<&DedupeWindow>) -> String {
     let mut text = format!("key {}, value of {} bytes", quoted(body.key()), body.value().len());
     let meta = body.metadata();
     let envelope = &meta.envelope;
     if let Some((tenant, key)) = body.identity() {
-        let _ = write!(text, ", identity {} of tenant {tenant}", quoted(key.as_bytes()));
+        let _ = write!(text, ", identity {} of tenant {}", quoted(key.as_bytes()), Escaped(tenant));
         if let Some(dedupe) = dedupe {
             let _ = write!(text, ", deduplicated until {}", timestamp(dedupe.expires_at));
         }
@@ -249,5 +295,6 @@ pub fn identity(identity: &Identity) -> String {
             format!("calls of {} by {}", quoted(method.as_bytes()), quoted(principal.as_bytes()))
         }
     };
-    format!("key {} of tenant {} for {scope}", quoted(identity.key().as_bytes()), identity.tenant())
+    let tenant = Escaped(identity.tenant());
+    format!("key {} of tenant {tenant} for {scope}", quoted(identity.key().as_bytes()))
 }

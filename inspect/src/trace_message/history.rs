@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use driftq_core::types::{Millis, Timestamp};
+use driftq_core::types::{Escaped, Millis, Timestamp};
 use serde::Serialize;
 
 use crate::format::{millis, timestamp};
@@ -71,9 +71,9 @@ pub struct MessageDelivery {
 
 impl fmt::Display for MessageHistory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "history of {}, from LSN {} to LSN {}", self.message, self.base, self.through)?;
+        writeln!(f, "history of {}, from LSN {} to LSN {}", Escaped(&self.message), self.base, self.through)?;
         for event in &self.events {
-            let group = event.group.as_ref().map_or_else(String::new, |group| format!("{group}: "));
+            let group = event.group.as_ref().map_or_else(String::new, |group| format!("{}: ", Escaped(group)));
             writeln!(f, "{:>10}  {}  {group}{}", event.lsn, timestamp(Timestamp(event.at_ms)), event.text)?;
         }
         if self.events_omitted > 0 {
@@ -88,6 +88,7 @@ impl fmt::Display for MessageHistory {
             let after = delivery.at_ms.zip(delivery.ended_ms);
             let after = after
                 .map_or_else(String::new, |(from, to)| format!(" after {}", millis(Millis(to.saturating_sub(from)))));
+            let (group, owner) = (Escaped(group), Escaped(owner));
             let end = end.as_deref().unwrap_or("in flight");
             writeln!(f, "  {group}, attempt {attempt}: {made} to {owner}, token {token}: {end}{after}")?;
         }

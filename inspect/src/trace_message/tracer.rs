@@ -61,8 +61,8 @@ impl<'a> Tracer<'a> {
         let state = &replayed.state;
         let topic = state.topic_named(&self.message.topic);
         let Some(next) = topic.map(Topic::next_offset).or(self.topic_next_offset) else {
-            let known = state.topics().map(|topic| topic.name().as_str().to_owned()).collect();
-            return Err(InspectError::NoSuchTopic { name: self.message.topic.as_str().to_owned(), known });
+            let known = state.topics().map(|topic| topic.name().clone()).collect();
+            return Err(InspectError::NoSuchTopic { name: self.message.topic.clone(), known });
         };
         if self.events.is_empty() && self.location.is_none() {
             return Err(InspectError::NoSuchMessage { name: self.message.clone(), next: next.0 });
@@ -70,7 +70,7 @@ impl<'a> Tracer<'a> {
         let final_state = self.final_state(state);
         let Self { message, events, events_omitted, deliveries, .. } = self;
         Ok(MessageHistory {
-            message: message.to_string(),
+            message: format!("{}/{}", message.topic.as_str(), message.offset),
             base: replayed.base,
             through: replayed.through(),
             events,
@@ -147,7 +147,7 @@ impl<'a> Tracer<'a> {
 
     /// A record about this message in one group.
     fn message_record(&mut self, state: &State, when: LogTime, record: &Record, message_ref: &MessageRef) {
-        let name = resolve::group(state, message_ref.topic, message_ref.group);
+        let name = resolve::group_name(state, message_ref.topic, message_ref.group);
         self.push(when, Some(&name), kind(&record.event), message_sentence(state, record));
         let group = message_ref.group;
         match &record.event {
@@ -247,7 +247,7 @@ impl<'a> Tracer<'a> {
     /// The groups that skip the message, which was just stored.
     fn push_skips(&mut self, state: &State, when: LogTime, topic: TopicId, skipped: &[GroupId]) {
         for group in skipped {
-            let name = resolve::group(state, topic, *group);
+            let name = resolve::group_name(state, topic, *group);
             let text = "skipped without delivery: the group has acked a message of its identity";
             self.push(when, Some(&name), "skipped", text);
         }
@@ -255,7 +255,7 @@ impl<'a> Tracer<'a> {
 
     fn push_stored(&mut self, when: LogTime, how: &str, (stored, dedupe): (&Body, Option<&DedupeWindow>)) {
         let Some(MessageLocation { partition, position, .. }) = self.location else { return };
-        let body = body(stored, self.message.topic.as_str(), dedupe);
+        let body = body(stored, &self.message.topic.to_string(), dedupe);
         let text = format!("{how} into partition {partition}, position {position}: {body}");
         self.push(when, None, "produced", text);
     }
@@ -273,8 +273,13 @@ impl<'a> Tracer<'a> {
                 self.deliveries.cancel_all(when, "topic deleted");
                 self.is_stored = false;
             }
+            Event::Purged { topic, .. } if *topic == location.topic && self.is_stored => {
+                self.push(when, None, kind, "removed by a purge of its topic");
+                self.deliveries.cancel_all(when, "purged");
+                self.is_stored = false;
+            }
             Event::GroupDeleted { topic, group } if *topic == location.topic => {
-                let name = resolve::group(state, *topic, *group);
+                let name = resolve::group_name(state, *topic, *group);
                 let found = state.topic(*topic).and_then(|topic| topic.group(*group));
                 let status = found.map_or_else(|| "unknown".to_owned(), |group| location.describe(state, group));
                 self.push(when, Some(&name), kind, format!("group deleted; the message was {status}"));
@@ -291,7 +296,7 @@ impl<'a> Tracer<'a> {
             Event::GroupPaused { topic, group } | Event::GroupResumed { topic, group } if *topic == location.topic => {
                 let found = state.topic(*topic).and_then(|topic| topic.group(*group));
                 if found.is_some_and(|group| !location.is_acked(group)) {
-                    let name = resolve::group(state, *topic, *group);
+                    let name = resolve::group_name(state, *topic, *group);
                     self.push(when, Some(&name), kind, kind);
                 }
             }
@@ -343,6 +348,32 @@ impl<'a> Tracer<'a> {
         is_its.then(|| group.as_str().to_owned())
     }
 
+    /// Adds to the event of this record how long the effect of the message's identity is remembered, which no single
+    /// record holds; `state` is the state after it.
+    fn add_window(&mut self, state: &State, when: LogTime, event: &Event) {
+        let group = match event {
+            Event::Acked { message_ref, .. } if self.is_referred_to(message_ref) => message_ref.group,
+            Event::Completed(step) if self.is_referred_to(&step.message_ref) => step.message_ref.group,
+            Event::EffectFinished { identity, .. } if self.effect_group(identity).is_some() => {
+                let Scope::Consume { group, .. } = &identity.scope else { return };
+                let topic = state.topic_named(&self.message.topic);
+                let Some(group) = topic.and_then(|topic| topic.group_named(group)) else { return };
+                group.id()
+            }
+            _ => return,
+        };
+        let (Some(location), Some((tenant, key))) = (self.location, &self.identity) else { return };
+        let topic = state.topic(location.topic);
+        let Some((topic, group)) = topic.and_then(|topic| Some((topic, topic.group(group)?))) else { return };
+        let Some(effect) = state.store().consumed(topic.name(), group.name(), (tenant, key)) else { return };
+        let and_longer = if location.is_acked(group) { "" } else { ", and until the message is acked" };
+        let last = self.events.last_mut().filter(|last| last.lsn == when.lsn);
+        if let Some(last) = last.filter(|last| last.group.as_deref() == Some(group.name().as_str())) {
+            let until = timestamp(effect.expires_at);
+            last.text.push_str(&format!("; the effect is remembered until {until}{and_longer}"));
+        }
+    }
+
     /// The groups of `namespace` that have an effect of this message's identity.
     fn groups_with_effect(&self, state: &State, namespace: &EffectNamespace) -> Vec<GroupName> {
         let EffectNamespace::Group(topic, group) = namespace else { return Vec::new() };
@@ -375,7 +406,9 @@ impl<'a> Tracer<'a> {
         let is_about_it = message_ref(event).is_some_and(|message_ref| self.is_referred_to(message_ref));
         let retains_bytes = || state.topic(location.topic).is_some_and(|topic| topic.retention().bytes.is_some());
         let text = match event {
-            Event::RetentionExpired { .. } => "retained out: older than the topic's retention",
+            Event::RetentionExpired { .. } => {
+                "retained out: beyond the topic's retention or the memory for retained messages"
+            }
             Event::Redriven { .. } => "removed from the dead-letter topic by the redrive",
             Event::GroupDeleted { .. } => "trimmed: acked in every remaining group",
             _ if !is_about_it && retains_bytes() => "retained out: newer acked messages exceed the topic's retention",
@@ -400,7 +433,7 @@ impl<'a> Tracer<'a> {
         self.location = Some(location);
         self.is_stored = true;
         self.identity = owned_identity(&message.body);
-        let (at, body) = (timestamp(message.produced_at), body(&message.body, topic.name().as_str(), None));
+        let (at, body) = (timestamp(message.produced_at), body(&message.body, &topic.name().to_string(), None));
         let text = format!("in the snapshot: produced at {at} into partition {partition}, position {position}: {body}");
         self.push(when, None, "snapshot", text);
         for group in topic.groups() {
@@ -435,6 +468,25 @@ impl<'a> Tracer<'a> {
             self.push(when, Some(name), "snapshot", text);
         }
     }
+
+    /// An event about at most one message of a group; `state` is the state before its record.
+    fn before_event(&mut self, state: &State, when: LogTime, record: &Record) {
+        let event = &record.event;
+        if let Some(message_ref) = message_ref(event).filter(|message_ref| self.is_referred_to(message_ref)) {
+            self.message_record(state, when, record, message_ref);
+        }
+        if let Event::TopicDeleted { topic } = event {
+            let found = state.topic(*topic).filter(|topic| topic.name() == &self.message.topic);
+            self.topic_next_offset = found.map(Topic::next_offset).or(self.topic_next_offset);
+        }
+        self.context_record(state, when, event);
+        self.effect_record(when, event);
+        self.effect_groups.clear();
+        if let Event::EffectsExpired { namespace, .. } = event {
+            self.effect_groups = self.groups_with_effect(state, namespace);
+        }
+        self.storing_record(state, when, event);
+    }
 }
 
 fn owned_identity(body: &Body) -> Option<(String, String)> {
@@ -448,15 +500,15 @@ impl ReplayObserver for Tracer<'_> {
 
     fn snapshot_image(&mut self, state: &State, image: &Image) {
         let Image::Completion { token, completion } = image else { return };
-        let topic = resolve::topic(state, completion.message_ref.topic);
-        let is_its = topic == self.message.topic.as_str() && completion.offset == self.message.offset;
+        let topic = state.topic(completion.message_ref.topic).map(Topic::name);
+        let is_its = topic == Some(&self.message.topic) && completion.offset == self.message.offset;
         let produced = completion.produced.iter().map(|output| format!("{}/{}", output.topic, output.offset));
         let produced: Vec<_> = produced.collect();
         if is_its {
             let produced = if produced.is_empty() { "nothing".to_owned() } else { produced.join(", ") };
             self.completions.push(format!("in the snapshot: completed with token {token}; produced {produced}"));
         } else if produced.contains(&self.message.to_string()) {
-            let offset = completion.offset;
+            let (topic, offset) = (resolve::topic(state, completion.message_ref.topic), completion.offset);
             self.completions.push(format!("in the snapshot: produced by the completion of {topic}/{offset}"));
         }
     }
@@ -474,21 +526,14 @@ impl ReplayObserver for Tracer<'_> {
     fn before_record(&mut self, state: &State, logged: &LoggedRecord) {
         let LoggedRecord { lsn, record, .. } = logged;
         let when = LogTime { lsn: *lsn, at: record.at };
-        let event = &record.event;
-        if let Some(message_ref) = message_ref(event).filter(|message_ref| self.is_referred_to(message_ref)) {
-            self.message_record(state, when, record, message_ref);
+        match record.event.parts() {
+            parts if parts.is_empty() => self.before_event(state, when, record),
+            parts => {
+                for event in parts {
+                    self.before_event(state, when, &Record { at: record.at, event });
+                }
+            }
         }
-        if let Event::TopicDeleted { topic } = event {
-            let found = state.topic(*topic).filter(|topic| topic.name() == &self.message.topic);
-            self.topic_next_offset = found.map(Topic::next_offset).or(self.topic_next_offset);
-        }
-        self.context_record(state, when, event);
-        self.effect_record(when, event);
-        self.effect_groups.clear();
-        if let Event::EffectsExpired { namespace, .. } = event {
-            self.effect_groups = self.groups_with_effect(state, namespace);
-        }
-        self.storing_record(state, when, event);
     }
 
     fn after_record(&mut self, state: &State, logged: &LoggedRecord) {
@@ -522,8 +567,13 @@ impl ReplayObserver for Tracer<'_> {
             }
             _ => {}
         }
+        self.add_window(state, when, &record.event);
         self.check_removed(state, when, &record.event);
-        let may_create = matches!(record.event, Event::TopicCreated { .. } | Event::DeadLettered { .. });
+        let may_create = match &record.event {
+            Event::TopicCreated { .. } | Event::DeadLettered { .. } | Event::EffectDeadLettered(_) => true,
+            Event::Completed(step) => step.dead_letter.is_some(),
+            _ => false,
+        };
         if self.topic_next_offset.is_none() && may_create {
             self.topic_next_offset = state.topic_named(&self.message.topic).map(Topic::next_offset);
         }

@@ -3,8 +3,8 @@
 use driftq_core::OpenOptions;
 
 use driftq_core::command::{
-    Ack, Claim, Complete, CreateGroup, CreateTopic, DeliveryClaim, Nack, OnDisconnect, Produce, Redrive,
-    RedriveSelection, Seek, SeekTo, StoreCommand, Subscribe, TokenClaim,
+    Ack, Claim, Complete, CreateGroup, CreateTopic, DeliveryClaim, GroupLifetime, Nack, OnDisconnect, Produce, Redrive,
+    RedriveSelection, Retry, Seek, SeekTo, StoreCommand, Subscribe, TokenClaim,
 };
 use driftq_core::log::{LogId, MemoryStorage, Storage};
 use driftq_core::reply::{Delivery, StoreReply};
@@ -43,6 +43,8 @@ pub(crate) fn config() -> PipelineConfig {
         reserve_bytes: 2 << 10,
         snapshot_every_bytes: u64::MAX,
         slice_bytes: 4 << 10,
+        snapshot_every_segments: usize::MAX,
+        rest_after: None,
         ..PipelineConfig::default()
     }
 }
@@ -157,6 +159,7 @@ impl<S: Storage> TestBroker<S> {
             deliveries_max: Some(1),
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
+            group_lifetime: GroupLifetime::Durable,
         };
         self.send(Command::Subscribe(subscribe)).unwrap();
     }
@@ -188,11 +191,11 @@ impl<S: Storage> TestBroker<S> {
 
     pub(crate) fn nack(&mut self, of: &str, name: &str, consumer: &str, delivery: &Delivery, reason: &str) {
         let claim = self.claim(of, name, consumer, delivery);
-        self.send(Command::Nack(Nack { claim, reason: reason.into(), delay: None })).unwrap();
+        self.send(Command::Nack(Nack { claim, reason: reason.into(), retry: Retry::ByPolicy })).unwrap();
     }
 
     pub(crate) fn complete(&mut self, claim: Claim, produce: Vec<Produce>) {
-        self.send(Command::Complete(Box::new(Complete { claim, result: None, produce }))).unwrap();
+        self.send(Command::Complete(Box::new(Complete { claim, result: None, produce, failed: None }))).unwrap();
     }
 
     pub(crate) fn seek(&mut self, of: &str, name: &str, to: SeekTo) {

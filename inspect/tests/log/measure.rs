@@ -5,7 +5,7 @@ use driftq_core::OpenOptions;
 use std::time::Instant;
 
 use driftq_core::command::{Ack, CreateTopic};
-use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
+use driftq_core::command::{Claim, GroupLifetime, OnDisconnect, Produce, Subscribe, TokenClaim};
 use driftq_core::types::{GroupStart, Retention, Timestamp};
 use driftq_core::{Command, Output, PipelineConfig};
 use driftq_files::{DataFolder, Prepare};
@@ -35,6 +35,7 @@ fn make(path: &std::path::Path) {
         deliveries_max: None,
         start: GroupStart::Earliest,
         on_disconnect: OnDisconnect::Keep,
+        group_lifetime: GroupLifetime::Durable,
     };
     broker.handle(at(now), Command::Subscribe(subscribe));
     let mut produced = 0;

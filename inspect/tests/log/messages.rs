@@ -15,7 +15,7 @@ use crate::harness::{TestBroker, assert_event, deliveries, group, keyed, kinds, 
 #[test]
 fn redelivered_message_lists_every_owner_and_end() {
     let mut broker = TestBroker::new();
-    broker.create_topic("orders", 3, Retention::default());
+    broker.create_topic("orders", 3, Retention::NOTHING);
     broker.create_group("orders", "billing");
     broker.produce("orders");
     broker.receive("orders", "billing", "w1");
@@ -44,7 +44,7 @@ fn redelivered_message_lists_every_owner_and_end() {
 #[test]
 fn dead_lettered_message_and_its_dead_letter_each_have_a_history() {
     let mut broker = TestBroker::new();
-    broker.create_topic("orders", 1, Retention::default());
+    broker.create_topic("orders", 1, Retention::NOTHING);
     broker.create_group("orders", "billing");
     broker.produce_with(limited("orders", 2));
     let first = broker.receive("orders", "billing", "w1");
@@ -137,7 +137,7 @@ fn metadata_and_routing_are_listed() {
 #[test]
 fn effect_is_listed_with_its_message_and_second_of_identity_is_skipped() {
     let mut broker = TestBroker::new();
-    broker.create_topic("orders", 1, Retention::default());
+    broker.create_topic("orders", 1, Retention::NOTHING);
     broker.create_group("orders", "billing");
     broker.produce_with(keyed("orders", "k"));
     let taken = broker.receive("orders", "billing", "w1");
@@ -147,13 +147,22 @@ fn effect_is_listed_with_its_message_and_second_of_identity_is_skipped() {
     let StoreReply::Execute { token, .. } = broker.store(StoreCommand::Begin(begin)) else { panic!("EXECUTE") };
     let (status, result) = (EffectStatus::Succeeded, Some("{\"paid\":true}".into()));
     let outcome = Outcome { status, response_code: 0, result, last_error: "".into() };
-    broker.store(StoreCommand::Finish(Finish { identity, token: TokenClaim::Shown(token), outcome }));
+    broker.store(StoreCommand::Finish(Finish {
+        identity,
+        token: TokenClaim::Shown(token),
+        outcome,
+        dead_letter: None,
+    }));
     broker.ack("orders", "billing", "w1", &taken);
     let history = broker.history("orders/0");
     let all = ["produced", "delivered", "effect begun", "effect finished", "acked", "gone"];
     assert_eq!(kinds(&history), all, "{history}");
     assert_event(&history, "effect begun", &["granted to w1", &token.to_string()]);
     assert_event(&history, "effect finished", &["SUCCEEDED", "paid"]);
+    // The window begins with the finish; the ack, whose own is ten minutes, does not change it.
+    let window = "the effect is remembered until 2025-12-22T12:00:0";
+    assert_event(&history, "effect finished", &[window, ", and until the message is acked"]);
+    assert_event(&history, "acked", &["keeps its own window", window]);
 
     // The produce window of the identity has passed; its effect is still stored.
     broker.advance(11 * 60 * 1_000);
@@ -274,13 +283,13 @@ fn retained_message_is_removed_by_age_or_by_size() {
     assert_event(&history, "gone", &["newer acked messages exceed the topic's retention"]);
     assert_eq!(broker.history("full/1").final_state, ["final state in group all: acked"]);
     broker.advance(60_000);
-    assert_event(&broker.history("old/0"), "gone", &["retained out: older than the topic's retention"]);
+    assert_event(&broker.history("old/0"), "gone", &["retained out: beyond the topic's retention"]);
 }
 
 #[test]
 fn lease_continues_over_crash_and_late_ack_is_marked() {
     let mut broker = TestBroker::new();
-    broker.create_topic("orders", 1, Retention::default());
+    broker.create_topic("orders", 1, Retention::NOTHING);
     broker.create_group("orders", "billing");
     broker.produce("orders");
     let taken = broker.receive("orders", "billing", "w1");

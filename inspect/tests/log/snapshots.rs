@@ -12,7 +12,7 @@ use crate::harness::{START, TestBroker, assert_event, deliveries, keyed, kinds, 
 /// replaced the records of all three.
 fn shortened() -> TestBroker<MemoryStorage> {
     let mut broker = TestBroker::new();
-    broker.create_topic("orders", 1, Retention::default());
+    broker.create_topic("orders", 1, Retention::NOTHING);
     broker.create_topic("bulk", 1, Retention::default());
     broker.create_group("orders", "billing");
     for key in ["k0", "k1", "k2"] {

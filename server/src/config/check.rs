@@ -1,6 +1,6 @@
 //! Checks of settings together, from whatever sources.
 
-use driftq_core::types::Text;
+use driftq_core::types::{Limits, Text};
 use serde::Deserialize;
 use toml::Table;
 
@@ -19,6 +19,10 @@ impl Settings {
         let invalid = |error: &dyn std::fmt::Display| ConfigError::Invalid(error.to_string().trim().replace('\n', " "));
         let table = Table::try_from(self).map_err(|error| invalid(&error))?;
         Self::deserialize(table).map_err(|error| invalid(&error))?;
+        if self.reset_wal && !self.wal {
+            let problem = "--reset-wal contradicts wal = false and --no-wal: there is no log on disk";
+            return Err(ConfigError::Invalid(problem.to_owned()));
+        }
         check_exposure(self)?;
         check_sizes(self)?;
         check_leases(self)?;
@@ -32,7 +36,11 @@ fn check_exposure(settings: &Settings) -> Result<(), ConfigError> {
 }
 
 fn check_sizes(settings: &Settings) -> Result<(), ConfigError> {
-    let Settings { limits, storage, .. } = settings;
+    let Settings { limits, storage, http, .. } = settings;
+    if http.bodies_bytes_max < http.body_bytes_max {
+        let (all, one) = (http.bodies_bytes_max, http.body_bytes_max);
+        return invalid(format!("http.bodies_bytes_max ({all}) must not be less than http.body_bytes_max ({one})"));
+    }
     for (name, bytes) in
         [("limits.key_bytes_max", limits.key_bytes_max), ("limits.metadata_bytes_max", limits.metadata_bytes_max)]
     {
@@ -49,8 +57,7 @@ fn check_sizes(settings: &Settings) -> Result<(), ConfigError> {
     }
     // The record of a completed step may carry many messages and is refused if it does not fit; a message or a result
     // always fits.
-    let payload = limits.message_bytes_max.max(limits.result_bytes_max);
-    let largest = (payload + limits.error_text_bytes_max) as u64 + RECORD_OVERHEAD_BYTES;
+    let largest = largest_record_bytes(limits);
     if segment - reserve < largest {
         return invalid(format!(
             "storage.segment_bytes ({segment}) less storage.reserve_bytes ({reserve}) must hold the largest record, \
@@ -60,6 +67,12 @@ fn check_sizes(settings: &Settings) -> Result<(), ConfigError> {
         ));
     }
     Ok(())
+}
+
+/// The most bytes of a record with a message or a result.
+pub(super) fn largest_record_bytes(limits: &Limits) -> u64 {
+    let payload = limits.message_bytes_max.max(limits.result_bytes_max);
+    (payload + limits.error_text_bytes_max) as u64 + RECORD_OVERHEAD_BYTES
 }
 
 fn check_leases(settings: &Settings) -> Result<(), ConfigError> {

@@ -1,6 +1,7 @@
 //! Flags and `DRIFTQ_*` variables, taken as text by clap and checked against the schema of the configuration file.
 
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::error::ConfigError;
+use super::load::keep_resolved_addr;
 use super::number::Int;
 use super::settings::Settings;
 use super::table::{at_key, merge};
@@ -18,12 +20,17 @@ use super::table::{at_key, merge};
 /// The flags of `serve` and `config`, each with its variable. Not checked yet.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Flags {
-    /// Address and port to listen on [default: 127.0.0.1:8080]
-    #[arg(long, env = "DRIFTQ_ADDR", value_name = "IP:PORT")]
+    /// Address and port to listen on; a host name is resolved once, at the start [default: 127.0.0.1:8080]
+    #[arg(long, env = "DRIFTQ_ADDR", value_name = "HOST:PORT")]
     addr: Option<RawValue>,
     /// Folder of the log, created if absent [default: ./driftq-data]
-    #[arg(long, env = "DRIFTQ_DATA_DIR", value_name = "DIR")]
+    #[arg(long, visible_alias = "wal", env = "DRIFTQ_DATA_DIR", value_name = "DIR")]
     data_dir: Option<RawValue>,
+    /// Start with an empty log: the files of the one in the data folder are moved to a folder quarantine-TIME in it,
+    /// none is deleted. Every start with this flag does so [default: false]
+    #[arg(long, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    reset_wal: Option<RawValue>,
     /// Keep everything in memory only; all state is lost when the process ends [default: false]
     #[arg(long, env = "DRIFTQ_NO_WAL", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -35,7 +42,7 @@ pub struct Flags {
     #[arg(long, env = "DRIFTQ_CONFIG", value_name = "FILE")]
     config: Option<RawValue>,
     /// Live leases per topic, group and partition [default: 1000]
-    #[arg(long, env = "DRIFTQ_MAX_IN_FLIGHT", value_name = "N")]
+    #[arg(long, visible_alias = "max-inflight", env = "DRIFTQ_MAX_IN_FLIGHT", value_name = "N")]
     max_in_flight: Option<RawValue>,
     /// Unacked messages of a partition before producers get 429 [default: 1000000]
     #[arg(long, env = "DRIFTQ_MAX_PARTITION_MSGS", value_name = "N")]
@@ -74,8 +81,8 @@ pub struct Flags {
     #[arg(long, env = "DRIFTQ_INSECURE", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<RawValue>,
-    /// Host header to accept beside loopback names and the listen address; repeatable, * accepts any, the variable is a
-    /// comma separated list [default: none]
+    /// Host header to accept beside the listen address, loopback and names that are not public; repeatable, * accepts
+    /// any, the variable is a comma separated list [default: none]
     #[arg(long, env = "DRIFTQ_ALLOWED_HOST", value_name = "NAME")]
     allowed_host: Vec<RawValue>,
     /// Delay every sync, for measurements only
@@ -93,6 +100,12 @@ impl Flags {
     pub(super) fn sync_delay(&self) -> Result<Duration, ConfigError> {
         let Some(raw) = &self.sync_delay_ms else { return Ok(Duration::ZERO) };
         Int::<0, 60_000>::deserialize(number(&raw.text)).map_err(|error| raw.refuse(&error))
+    }
+
+    /// Whether the log is to be empty at the start.
+    pub(super) fn reset_wal(&self) -> Result<bool, ConfigError> {
+        let Some(raw) = &self.reset_wal else { return Ok(false) };
+        bool::deserialize(switch(&raw.text)).map_err(|error| raw.refuse(&error))
     }
 
     /// The keys of the configuration file that flags and variables set, each checked.
@@ -154,8 +167,9 @@ impl RawValue {
 
     /// A table with `value` at `key`, if the schema allows it there.
     fn checked(&self, key: &str, value: Value) -> Result<Table, ConfigError> {
-        let table = at_key(key, value);
-        Settings::deserialize(table.clone()).map_err(|error| self.refuse(&error))?;
+        let mut table = at_key(key, value);
+        let settings = Settings::deserialize(table.clone()).map_err(|error| self.refuse(&error))?;
+        keep_resolved_addr(&mut table, &settings);
         Ok(table)
     }
 
@@ -230,4 +244,28 @@ impl TypedValueParser for RawValueParser {
         let text = value.to_string_lossy().into_owned();
         Ok(RawValue { origin: origin.unwrap_or_default(), is_variable, text })
     }
+}
+
+/// The arguments with upstream's single-dash flags, `-addr` or `-addr=…`, written with two dashes. Only long flags of
+/// `command` and its subcommands are changed, and nothing behind `--`.
+#[must_use]
+pub fn with_double_dashes(command: &Command, arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut names = BTreeSet::new();
+    collect_long_flags(command, &mut names);
+    let mut is_over = false;
+    let rewrite = |argument: OsString| {
+        is_over |= argument == "--";
+        let Some(text) = argument.to_str().filter(|_| !is_over) else { return argument };
+        let name = text.strip_prefix('-').map(|rest| rest.split('=').next().unwrap_or(rest));
+        if name.is_some_and(|name| names.contains(name)) { format!("-{text}").into() } else { argument }
+    };
+    arguments.map(rewrite).collect()
+}
+
+fn collect_long_flags(command: &Command, names: &mut BTreeSet<String>) {
+    for arg in command.get_arguments() {
+        let aliases = arg.get_all_aliases().unwrap_or_default();
+        names.extend(arg.get_long().into_iter().chain(aliases).map(ToOwned::to_owned));
+    }
+    command.get_subcommands().for_each(|command| collect_long_flags(command, names));
 }

@@ -71,6 +71,16 @@ pub(super) struct LimitsSection {
     groups_max: usize,
     #[serde(with = "Int::<1, U32_MAX>")]
     consumers_max: usize,
+    #[serde(rename = "retention_ms", with = "Int::<0, I64_MAX>")]
+    retention_age: Option<Millis>,
+    #[serde(with = "Int::<0, I64_MAX>")]
+    retention_bytes: Option<u64>,
+    #[serde(with = "Int::<0, I64_MAX>")]
+    retained_bytes_max: u64,
+    #[serde(rename = "group_idle_ms", with = "Int::<0, I64_MAX>")]
+    group_idle: Option<Millis>,
+    #[serde(rename = "group_idle_max_ms", with = "Int::<0, I64_MAX>")]
+    group_idle_max: Millis,
     #[serde(rename = "retry_after_ms", with = "Int::<1, DAY_MS>")]
     retry_after: Millis,
 }

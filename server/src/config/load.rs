@@ -26,6 +26,7 @@ impl Settings {
         };
         let mut settings = overlay(parse(&path, &text)?, flags.overrides()?);
         settings.sync_delay = flags.sync_delay()?;
+        settings.reset_wal = flags.reset_wal()?;
         settings.check()?;
         Ok(settings)
     }
@@ -41,10 +42,23 @@ impl Settings {
     }
 
     /// A configuration file of these settings: [`from_toml`](Self::from_toml) reads the same settings from it, except
-    /// [`sync_delay`](Self::sync_delay).
+    /// [`sync_delay`](Self::sync_delay) and [`reset_wal`](Self::reset_wal).
     #[must_use]
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("settings in their ranges can be written as TOML")
+    }
+}
+
+impl Settings {
+    /// The settings as JSON, with the keys of the configuration file and without secrets: the query of the webhook's
+    /// URL, which may be a key, is replaced.
+    #[must_use]
+    pub fn to_public_json(&self) -> String {
+        let mut public = self.clone();
+        if let Some(webhook) = &mut public.router.webhook {
+            webhook.url = webhook.url.without_query();
+        }
+        serde_json::to_string(&public).expect("settings in their ranges can be written as JSON")
     }
 }
 
@@ -52,8 +66,17 @@ impl Settings {
 fn parse(path: &Path, text: &str) -> Result<Table, ConfigError> {
     let refuse = |error| ConfigError::File { path: path.to_owned(), error: Box::new(error) };
     // Deserialized from the text and not from the table, so that an error knows its line.
-    toml::from_str::<Settings>(text).map_err(refuse)?;
-    toml::from_str(text).map_err(refuse)
+    let settings = toml::from_str::<Settings>(text).map_err(refuse)?;
+    let mut table = toml::from_str(text).map_err(refuse)?;
+    keep_resolved_addr(&mut table, &settings);
+    Ok(table)
+}
+
+/// Replaces a host name in a table that was read as `settings` by its address, so that it is resolved once.
+pub(super) fn keep_resolved_addr(table: &mut Table, settings: &Settings) {
+    if let Some(addr) = table.get_mut("addr") {
+        *addr = settings.addr.to_string().into();
+    }
 }
 
 /// The defaults of the profile, the file over them and the overrides over both; `file` and `overrides` are valid.

@@ -15,10 +15,11 @@ mod settings;
 mod table;
 mod text;
 
+pub(crate) use self::address::HostHeader;
 pub use self::address::WebhookUrl;
 pub use self::error::ConfigError;
-pub use self::flags::{Flags, RawValue};
-pub use self::logging::init_logging;
+pub use self::flags::{Flags, RawValue, with_double_dashes};
+pub use self::logging::{LogLevel, init_logging};
 pub(crate) use self::settings::is_decision_within_limits;
 pub use self::settings::{
     HttpSettings, LogFormat, LogSettings, Profile, RouterSettings, Rule, Settings, StorageSettings, Webhook,

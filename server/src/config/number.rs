@@ -72,6 +72,9 @@ quantity! {
     usize: |value| u64::try_from(*value).unwrap_or(u64::MAX), |value| Self::try_from(value).unwrap_or(Self::MAX);
     Millis: |value| value.0, Millis;
     Duration: |value| u64::try_from(value.as_millis()).unwrap_or(u64::MAX), Self::from_millis;
+    // The largest TOML integer stands for no limit.
+    Option<u64>: |value| value.unwrap_or(I64_MAX), |value| Some(value).filter(|value| *value < I64_MAX);
+    Option<Millis>: |value| value.map_or(I64_MAX, |value| value.0), |value| Option::<u64>::from_u64(value).map(Millis);
     // `None` stands for an absent key and is never written.
     Option<PartitionId>: |value| value.map_or(0, |id| u64::from(id.0)), |value| Some(PartitionId(u32::from_u64(value)));
 }

@@ -6,14 +6,19 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use driftq_core::log::HEADER_BYTES;
 use driftq_core::pipeline::PipelineConfig;
 use driftq_core::types::{Limits, PartitionId, Text, TopicName};
 use serde::{Deserialize, Serialize};
 
 use super::address::WebhookUrl;
+use super::check::largest_record_bytes;
 use super::limits::LimitsSection;
 use super::number::{DAY_MS, I64_MAX, Int, PARTITION_MAX, U32_MAX};
 use super::text;
+
+/// The smallest segment has at least this fraction of the largest.
+const SEGMENT_FRACTION_MIN: u64 = 16;
 
 /// Effective settings of a broker process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +52,9 @@ pub struct Settings {
     /// Artificial delay of every sync, for measurements. Set by a flag only.
     #[serde(skip)]
     pub sync_delay: Duration,
+    /// Whether the files of an existing log are moved aside at the start. Set by a flag only.
+    #[serde(skip)]
+    pub reset_wal: bool,
 }
 
 impl Settings {
@@ -65,6 +73,7 @@ impl Settings {
             log: LogSettings::default(),
             router: RouterSettings::default(),
             sync_delay: Duration::ZERO,
+            reset_wal: false,
         }
     }
 
@@ -72,10 +81,24 @@ impl Settings {
     #[must_use]
     pub fn pipeline(&self) -> PipelineConfig {
         let StorageSettings { segment_bytes, reserve_bytes, snapshot_every_bytes } = self.storage;
+        let defaults = PipelineConfig::default();
         // Without a log on disk nothing can be recovered from a snapshot.
-        let snapshot_every_bytes = if self.wal { snapshot_every_bytes } else { u64::MAX };
-        let limits = self.limits.clone();
-        PipelineConfig { limits, segment_bytes, reserve_bytes, snapshot_every_bytes, ..PipelineConfig::default() }
+        let (snapshot_every_bytes, snapshot_every_segments, rest_after) = match self.wal {
+            true => (snapshot_every_bytes, defaults.snapshot_every_segments, defaults.rest_after),
+            false => (u64::MAX, usize::MAX, None),
+        };
+        // The smallest segment holds the largest record beside the reserve.
+        let smallest = largest_record_bytes(&self.limits).saturating_add(reserve_bytes + 2 * HEADER_BYTES as u64);
+        PipelineConfig {
+            limits: self.limits.clone(),
+            segment_bytes,
+            segment_bytes_min: smallest.max(segment_bytes / SEGMENT_FRACTION_MIN).min(segment_bytes),
+            reserve_bytes,
+            snapshot_every_bytes,
+            snapshot_every_segments,
+            rest_after,
+            slice_bytes: defaults.slice_bytes,
+        }
     }
 }
 
@@ -136,6 +159,12 @@ pub struct HttpSettings {
     /// Bytes of a request body; of one line if the body is a batch.
     #[serde(with = "Int::<{ 1 << 10 }, { 256 << 20 }>")]
     pub body_bytes_max: usize,
+    /// Bytes of all request bodies that are not complete yet.
+    #[serde(with = "Int::<{ 1 << 20 }, { 1 << 40 }>")]
+    pub bodies_bytes_max: usize,
+    /// Bytes of all responses that clients have not read yet.
+    #[serde(with = "Int::<{ 1 << 20 }, { 1 << 40 }>")]
+    pub unsent_bytes_max: usize,
     /// Bytes of a request head.
     #[serde(with = "Int::<{ 8 << 10 }, { 1 << 20 }>")]
     pub head_bytes_max: usize,
@@ -151,13 +180,16 @@ pub struct HttpSettings {
     /// Average rate of a body, in bytes per second, required once it has taken [`body_timeout`](Self::body_timeout).
     #[serde(rename = "body_rate_min_bytes_per_s", with = "Int::<0, { 1 << 30 }>")]
     pub body_rate_min: u64,
+    /// Time without progress after which a client that does not read its responses is disconnected.
+    #[serde(rename = "write_timeout_ms", with = "Int::<100, DAY_MS>")]
+    pub write_timeout: Duration,
     /// Interval of blank lines on an idle stream.
     #[serde(rename = "stream_keep_alive_ms", with = "Int::<100, DAY_MS>")]
     pub stream_keep_alive: Duration,
     /// Whether a non-loopback address may be listened on.
     pub insecure: bool,
-    /// `Host` headers allowed beside loopback names and the listen address; `*` allows any. In the form in which they
-    /// are compared: lower case, without a port, IPv6 in brackets.
+    /// `Host` headers allowed beside the listen address, loopback addresses and names that are not public; `*` allows
+    /// any. In the form in which they are compared: lower case, without a port, IPv6 in brackets.
     #[serde(deserialize_with = "text::hosts")]
     pub allowed_hosts: Vec<String>,
 }
@@ -166,11 +198,14 @@ impl Default for HttpSettings {
     fn default() -> Self {
         Self {
             body_bytes_max: 16 << 20,
+            bodies_bytes_max: 256 << 20,
+            unsent_bytes_max: 256 << 20,
             head_bytes_max: 64 << 10,
             connections_max: 20_000,
             head_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(10),
             body_rate_min: 1_024,
+            write_timeout: Duration::from_secs(30),
             stream_keep_alive: Duration::from_secs(15),
             insecure: false,
             allowed_hosts: Vec::new(),

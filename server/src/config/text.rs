@@ -1,6 +1,6 @@
 //! Texts of the configuration file: deserializers that accept only valid values and otherwise say what is expected.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use driftq_core::types::Text;
@@ -25,7 +25,26 @@ fn parse<'de, T, D: Deserializer<'de>>(
 }
 
 pub(super) fn addr<'de, D: Deserializer<'de>>(deserializer: D) -> Parsed<'de, SocketAddr, D> {
-    parse(deserializer, "an IP address and port such as 127.0.0.1:8080", |text| text.trim().parse().ok())
+    let text = String::deserialize(deserializer)?;
+    let expected = &"an address and port such as 127.0.0.1:8080 or localhost:8080";
+    let invalid = || D::Error::invalid_value(Unexpected::Str(&text), expected);
+    match text.trim().parse() {
+        Ok(addr) => Ok(addr),
+        Err(_) => {
+            let (host, port) = address::split_host_and_port(text.trim()).ok_or_else(invalid)?;
+            resolve(host, port).map_err(|error| D::Error::custom(format!("cannot resolve {text:?}: {error}")))
+        }
+    }
+}
+
+/// The address of a host name, an IPv4 address if it has one; every address if the host is empty.
+fn resolve(host: &str, port: u16) -> std::io::Result<SocketAddr> {
+    if host.is_empty() {
+        return Ok(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
+    }
+    let found: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
+    let best = found.iter().find(|addr| addr.is_ipv4()).or(found.first()).copied();
+    best.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address"))
 }
 
 /// U+FFFD is what a variable or flag that is not UTF-8 contains: it would name another folder.

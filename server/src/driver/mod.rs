@@ -42,6 +42,9 @@ use crate::metrics::Metrics;
 /// a wall clock that was set forward.
 const WALL_CLOCK_INTERVAL: Millis = Millis(1_000);
 
+/// A sync that takes longer than this is a stall: a disk or a controller that does not answer.
+pub(crate) const LOG_STALL: Millis = Millis(5_000);
+
 /// What performs the pipeline's jobs.
 #[derive(Debug)]
 pub(crate) enum Disk {
@@ -60,6 +63,8 @@ pub(crate) enum Unready {
     Failed,
     /// The process is shutting down.
     Draining,
+    /// A sync takes longer than [`LOG_STALL`]. Commands are accepted still, and wait for it.
+    LogStalled,
 }
 
 /// The broker of this process and everything that waits for it.
@@ -74,9 +79,13 @@ pub(crate) struct Driver {
     /// Commands of the driver itself, submitted in its next iteration.
     deferred_commands: RefCell<VecDeque<Command>>,
     draining: Cell<bool>,
+    /// Notifies those who wait for something else than the broker when it stops.
+    stopped: Notify,
     is_failure_logged: Cell<bool>,
     /// The monotonic time at which the timeout handler is called next, to compare the clocks.
     check_clock_at: Cell<Timestamp>,
+    /// The monotonic time at which the log job in progress began.
+    log_busy_since: Cell<Option<Timestamp>>,
 }
 
 struct Engine {
@@ -96,8 +105,10 @@ impl Driver {
             streams: RefCell::default(),
             deferred_commands: RefCell::default(),
             draining: Cell::new(false),
+            stopped: Notify::new(),
             is_failure_logged: Cell::new(false),
             check_clock_at: Cell::new(Timestamp(0)),
+            log_busy_since: Cell::new(None),
         })
     }
 
@@ -137,6 +148,16 @@ impl Driver {
             Some(engine) if engine.pipeline.failure().is_some() => Some(Unready::Failed),
             Some(_) => None,
         }
+    }
+
+    /// As [`Driver::unready`], and [`Unready::LogStalled`] while a sync does not end: what a probe is told.
+    pub(crate) fn unready_for_probes(&self) -> Option<Unready> {
+        self.unready().or_else(|| (self.log_busy_for() > LOG_STALL).then_some(Unready::LogStalled))
+    }
+
+    /// How long the log job in progress has been under way.
+    pub(crate) fn log_busy_for(&self) -> Millis {
+        self.log_busy_since.get().map_or(Millis(0), |since| self.clock.now().mono.since(since))
     }
 
     /// A copy of the current state, which may be ahead of the sync, and the last LSN appended to it. The copy shares
@@ -237,8 +258,16 @@ impl Driver {
     /// Ends all streams and accepts no further commands.
     pub(crate) fn drain(&self) {
         self.draining.set(true);
+        self.stopped.notify_waiters();
         self.streams.borrow_mut().close_all();
         self.wake.notify_one();
+    }
+
+    /// Resolves once no further commands are accepted.
+    pub(crate) async fn draining(&self) {
+        if !self.draining.get() {
+            self.stopped.notified().await;
+        }
     }
 
     /// Begins to close the log with a footer. Call it once every accepted request has its response or is cut off.
@@ -303,6 +332,7 @@ impl Driver {
         let (class, synced, bytes) = (job.class(), pipeline.synced(), job.appended_bytes());
         pipeline.complete(now, job, result);
         if class == JobClass::Log {
+            self.log_busy_since.set(None);
             self.metrics.observe_log_batch(pipeline.synced().0 - synced.0, bytes, took);
         }
     }
@@ -311,7 +341,12 @@ impl Driver {
         for class in [JobClass::Log, JobClass::Background] {
             while let Some(job) = engine.pipeline.poll_job(class) {
                 match &mut engine.disk {
-                    Disk::Threads(io_threads) => io_threads.perform(job),
+                    Disk::Threads(io_threads) => {
+                        if class == JobClass::Log {
+                            self.log_busy_since.set(Some(now.mono));
+                        }
+                        io_threads.perform(job);
+                    }
                     Disk::Null(storage) => {
                         let result = job.perform(storage);
                         self.complete_job(&mut engine.pipeline, now, job, result, None);
@@ -328,7 +363,7 @@ impl Driver {
             match output {
                 Output::Reply { ticket, result } => {
                     let waiter = self.pending_replies.borrow_mut().take(ticket);
-                    self.reply(waiter, result);
+                    self.reply(waiter, result, pipeline.broker().state().wall_clock());
                 }
                 Output::Deliver { consumer, delivery } => {
                     let release = self.streams.borrow_mut().deliver(consumer, delivery, now);
@@ -339,7 +374,7 @@ impl Driver {
         }
     }
 
-    fn reply(&self, waiter: Waiter, result: ReplyResult) {
+    fn reply(&self, waiter: Waiter, result: ReplyResult, clock: &WallClock) {
         match waiter {
             Waiter::Future(slot) => {
                 self.pending_replies.borrow_mut().fill(slot, result);
@@ -354,7 +389,7 @@ impl Driver {
                     self.disconnect(consumer);
                 }
             }
-            Waiter::Sink(sink) => sink.reply(result),
+            Waiter::Sink(sink) => sink.reply(result, clock),
             Waiter::StreamClosed(consumer) => self.streams.borrow_mut().remove(consumer),
             Waiter::Discard => {}
         }

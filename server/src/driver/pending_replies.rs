@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use driftq_core::types::{ConsumerId, Ticket};
+use driftq_core::types::{ConsumerId, Ticket, WallClock};
 use driftq_core::{Refusal, Reply};
 use slab::Slab;
 
@@ -17,8 +17,8 @@ pub(crate) type ReplyResult = Result<Reply, Refusal>;
 
 /// Takes the replies to many commands, in order.
 pub(crate) trait ReplySink {
-    /// Takes the reply to the oldest command that has none yet.
-    fn reply(&self, result: ReplyResult);
+    /// Takes the reply to the oldest command that has none yet; `clock` converts its times to those shown to clients.
+    fn reply(&self, result: ReplyResult, clock: &WallClock);
 }
 
 /// What takes a reply.

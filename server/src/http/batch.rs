@@ -2,7 +2,8 @@
 //!
 //! Lines are submitted as they arrive, and response lines are sent as they become durable; the response may begin
 //! before the request ends. The number of lines in progress and the bytes of response lines that the client has not
-//! read are bounded.
+//! read are bounded. A router with a webhook is asked about several lines at the same time; they are still submitted in
+//! their order.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,29 +13,37 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use driftq_core::command::Ack;
-use driftq_core::command::Produce;
-use driftq_core::types::TopicName;
+use driftq_core::command::{Ack, Begin, Complete, Produce};
+use driftq_core::types::{TopicName, WallClock};
 use driftq_core::{Command, Request};
 use hyper::StatusCode;
 
 use super::api::Api;
-use super::claim_fields::AckFields;
+use super::body_budget::BodyBytes;
+use super::claim_fields::{AckFields, NackFields};
+use super::complete::{parse_step, route_step, write_completed};
 use super::error::ApiError;
 use super::fields::from_json;
+use super::idempotency::{parse_begin, parse_finish, write_begun};
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::produce::{route, write_produced};
 use super::request_body::RequestBody;
 use super::response::{ApiResponse, lines, whole_lines};
 use super::response_body::PollLines;
 use crate::driver::{ReplyResult, ReplySink};
-use crate::json::object;
+use crate::json::{Json, object};
 use crate::metrics::Metrics;
+use crate::router::{Company, RouterFailure};
 
 /// Most lines in progress: submitted and without a response line.
 const PENDING_MAX: usize = 4_096;
 /// Bytes of unsent response lines beyond which no further line is submitted.
 const UNSENT_BYTES_MAX: usize = 256 << 10;
+
+/// Most lines that wait for the router: as many as a webhook is asked at a time.
+const ROUTING_MAX: usize = 64;
+/// Bytes of values that wait for the router beyond which no further line is read.
+const ROUTING_BYTES_MAX: usize = 4 << 20;
 
 /// How long the head of the response waits for the first line of the request.
 const HEAD_DELAY: Duration = Duration::from_millis(20);
@@ -46,6 +55,14 @@ pub(crate) enum BatchKind {
     Produce { trace: Option<String> },
     /// Acks.
     Ack,
+    /// Nacks.
+    Nack,
+    /// Completed steps, each message of them with the trace context of the request.
+    Complete { trace: Option<String> },
+    /// Begins of effects.
+    Begin,
+    /// Finishes of effects.
+    Finish,
 }
 
 /// A batch in progress, which is also the body of its response.
@@ -59,16 +76,30 @@ pub(crate) struct BatchBody {
     chunk: Bytes,
     /// The beginning of a line whose end is not yet received.
     partial: Vec<u8>,
+    /// Its memory.
+    partial_bytes: BodyBytes,
     /// The rest of the current line is dropped: the line is too long and was refused.
     is_skipping: bool,
     /// Response lines were sent since the body was last polled.
     has_sent: bool,
-    /// A message that waits for the router.
-    routing: Option<Pin<Box<dyn Future<Output = Box<Produce>>>>>,
+    /// Lines that wait for the router, and those behind them, in order.
+    routing: VecDeque<Routing>,
+    /// Bytes of the values in `routing`.
+    routing_bytes: usize,
 }
+
+/// A line that waits for the router or behind one that does.
+enum Routing {
+    Asked { asking: Pin<Box<dyn Future<Output = RoutedLine>>>, value_bytes: usize },
+    Known { line: RoutedLine, value_bytes: usize },
+}
+
+/// The command of a line, or the error of the line.
+type RoutedLine = Result<(Command, Pending), ApiError>;
 
 impl BatchBody {
     pub(crate) fn new(api: Rc<Api>, kind: BatchKind, body: RequestBody) -> Self {
+        let partial_bytes = BodyBytes::new(&api.bodies);
         let responses = Rc::new(ResponseLines { metrics: Rc::clone(&api.metrics), inner: RefCell::default() });
         Self {
             api,
@@ -77,9 +108,11 @@ impl BatchBody {
             body: Some(body),
             chunk: Bytes::new(),
             partial: Vec::new(),
+            partial_bytes,
             is_skipping: false,
             has_sent: false,
-            routing: None,
+            routing: VecDeque::new(),
+            routing_bytes: 0,
         }
     }
 
@@ -113,31 +146,26 @@ impl BatchBody {
 
     /// Whether every line of the request has its response line.
     fn is_complete(&self, responses: &ResponseLinesInner) -> bool {
-        self.body.is_none() && self.chunk.is_empty() && self.routing.is_none() && responses.pending.is_empty()
+        self.body.is_none() && self.chunk.is_empty() && self.routing.is_empty() && responses.pending.is_empty()
     }
 
     /// Submits lines until the body, the router or a limit must be waited for.
     fn submit_lines(&mut self, context: &mut Context<'_>) {
+        self.poll_routing(context);
         loop {
-            if let Some(routing) = &mut self.routing {
-                let Poll::Ready(produce) = routing.as_mut().poll(context) else { return };
-                self.routing = None;
-                self.submit_produce(produce);
-                continue;
-            }
-            if self.responses.is_full() {
+            if self.responses.is_full() || self.is_routing_full() {
                 return;
             }
             if let Some(end) = memchr::memchr(b'\n', &self.chunk) {
                 let rest = self.chunk.split_to(end);
                 self.chunk.advance(1);
-                self.end_line(&rest);
+                self.end_line(&rest, context);
                 continue;
             }
             let rest = std::mem::take(&mut self.chunk);
             self.keep_partial(&rest);
             let Some(body) = &mut self.body else { return };
-            if std::mem::take(&mut self.has_sent) || self.responses.has_pending() {
+            if std::mem::take(&mut self.has_sent) || self.responses.has_pending() || !self.routing.is_empty() {
                 // The client may have waited for a response line, so this pause does not count.
                 body.restart_pause();
             }
@@ -146,14 +174,58 @@ impl BatchBody {
                 Poll::Ready(Ok(Some(data))) => self.chunk = data,
                 Poll::Ready(Ok(None)) => {
                     self.body = None;
-                    self.end_line(&[]);
+                    self.end_line(&[], context);
                 }
                 Poll::Ready(Err(error)) => {
                     self.body = None;
-                    self.partial.clear();
-                    self.refuse(&error);
+                    self.partial = Vec::new();
+                    self.partial_bytes.clear();
+                    self.refuse(error);
                 }
             }
+        }
+    }
+
+    fn is_routing_full(&self) -> bool {
+        self.routing.len() >= ROUTING_MAX || self.routing_bytes >= ROUTING_BYTES_MAX
+    }
+
+    /// Submits the lines that need not wait any longer, in order.
+    fn poll_routing(&mut self, context: &mut Context<'_>) {
+        for entry in &mut self.routing {
+            if let Routing::Asked { asking, value_bytes } = entry
+                && let Poll::Ready(line) = asking.as_mut().poll(context)
+            {
+                *entry = Routing::Known { line, value_bytes: *value_bytes };
+            }
+        }
+        while let Some(Routing::Known { .. }) = self.routing.front() {
+            let Some(Routing::Known { line, value_bytes }) = self.routing.pop_front() else { return };
+            self.routing_bytes -= value_bytes;
+            self.submit_routed(line);
+        }
+    }
+
+    /// Waits for the router's decisions about a line. It is submitted at once if the router knows and no line waits.
+    fn route(
+        &mut self,
+        value_bytes: usize,
+        context: &mut Context<'_>,
+        asking: impl Future<Output = RoutedLine> + 'static,
+    ) {
+        let mut asking: Pin<Box<dyn Future<Output = RoutedLine>>> = Box::pin(asking);
+        match (asking.as_mut().poll(context), self.routing.is_empty()) {
+            (Poll::Ready(line), true) => return self.submit_routed(line),
+            (Poll::Ready(line), false) => self.routing.push_back(Routing::Known { line, value_bytes }),
+            (Poll::Pending, _) => self.routing.push_back(Routing::Asked { asking, value_bytes }),
+        }
+        self.routing_bytes += value_bytes;
+    }
+
+    fn submit_routed(&self, line: RoutedLine) {
+        match line {
+            Ok((command, pending)) => self.submit(command, pending),
+            Err(error) => self.add_refusal(&error),
         }
     }
 
@@ -164,28 +236,37 @@ impl BatchBody {
             return;
         }
         if self.partial.len() + part.len() > max {
-            self.partial = Vec::new();
-            self.is_skipping = true;
-            self.refuse(&ApiError::too_large(format!("a line may have at most {max} bytes")));
-            return;
+            return self.skip_line(ApiError::too_large(format!("a line may have at most {max} bytes")));
+        }
+        if self.partial_bytes.make_room(&mut self.partial, part.len(), max).is_err() {
+            return self.skip_line(ApiError::no_memory());
         }
         self.partial.extend_from_slice(part);
     }
 
+    /// Refuses a line before its end.
+    fn skip_line(&mut self, error: ApiError) {
+        self.partial = Vec::new();
+        self.partial_bytes.clear();
+        self.is_skipping = true;
+        self.refuse(error);
+    }
+
     /// A line ends with `rest`.
-    fn end_line(&mut self, rest: &[u8]) {
+    fn end_line(&mut self, rest: &[u8], context: &mut Context<'_>) {
         if self.partial.is_empty() && !self.is_skipping && rest.len() <= self.api.settings.http.body_bytes_max {
-            self.submit_line(rest);
+            self.submit_line(rest, context);
             return;
         }
         self.keep_partial(rest);
         let line = std::mem::take(&mut self.partial);
+        self.partial_bytes.clear();
         if !std::mem::take(&mut self.is_skipping) {
-            self.submit_line(&line);
+            self.submit_line(&line, context);
         }
     }
 
-    fn submit_line(&mut self, line: &[u8]) {
+    fn submit_line(&mut self, line: &[u8], context: &mut Context<'_>) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
@@ -193,36 +274,72 @@ impl BatchBody {
             BatchKind::Produce { trace } => {
                 let headers = MessageHeaders { idempotency_key: None, trace: trace.as_deref() };
                 match from_json::<ProduceFields<'_>>(line).and_then(|fields| fields.into_produce(headers)) {
-                    Ok(produce) if self.api.router.is_empty() => self.submit_produce(produce),
-                    Ok(produce) => self.routing = Some(Box::pin(route(Rc::clone(&self.api), produce))),
-                    Err(error) => self.refuse(&error),
+                    Ok(produce) if self.api.router.is_empty() => {
+                        let (command, pending) = produce_line(produce, None);
+                        self.submit(command, pending);
+                    }
+                    Ok(produce) => {
+                        let (bytes, routing) =
+                            (produce.value.len(), route(Rc::clone(&self.api), produce, Company::Batch));
+                        self.route(bytes, context, async {
+                            routing.await.map(|(produce, failure)| produce_line(produce, failure))
+                        });
+                    }
+                    Err(error) => self.refuse(error),
                 }
             }
-            BatchKind::Ack => match from_json::<AckFields<'_>>(line).and_then(|fields| fields.claim()) {
-                Ok(claim) => self.submit(Command::Ack(Ack(claim)), Pending::Ack),
-                Err(error) => self.refuse(&error),
+            BatchKind::Complete { trace } => match parse_step(line, trace.as_deref()) {
+                Ok(step) if self.api.router.is_empty() => {
+                    self.submit(Command::Complete(step), Pending::Complete);
+                }
+                Ok(step) => {
+                    let bytes = step.produce.iter().map(|message| message.value.len()).sum();
+                    let routing = route_step(Rc::clone(&self.api), step);
+                    self.route(bytes, context, async { Ok((Command::Complete(routing.await?), Pending::Complete)) });
+                }
+                Err(error) => self.refuse(error),
             },
+            BatchKind::Ack => {
+                let claim = from_json::<AckFields<'_>>(line).and_then(|fields| fields.claim());
+                self.submit_parsed(claim.map(Ack), Pending::Settled);
+            }
+            BatchKind::Nack => {
+                let nack = from_json::<NackFields<'_>>(line).and_then(NackFields::nack);
+                self.submit_parsed(nack, Pending::Settled);
+            }
+            BatchKind::Begin => self.submit_parsed(parse_begin(line), Pending::Begin),
+            BatchKind::Finish => self.submit_parsed(parse_finish(line), Pending::Finish),
+        }
+    }
+
+    fn submit_parsed(&self, parsed: Result<impl Into<Command>, ApiError>, pending: Pending) {
+        match parsed {
+            Ok(request) => self.submit(request.into(), pending),
+            Err(error) => self.add_refusal(&error),
+        }
+    }
+
+    /// Refuses a line, behind those that wait for the router.
+    fn refuse(&mut self, error: ApiError) {
+        match self.routing.is_empty() {
+            true => self.add_refusal(&error),
+            false => self.routing.push_back(Routing::Known { line: Err(error), value_bytes: 0 }),
         }
     }
 
     /// Adds the response line of a line that is not submitted.
-    fn refuse(&self, error: &ApiError) {
+    fn add_refusal(&self, error: &ApiError) {
         if let BatchKind::Produce { .. } = self.kind {
             self.api.metrics.count_rejected(error.reason());
         }
         self.responses.refuse(error);
     }
 
-    fn submit_produce(&self, produce: Box<Produce>) {
-        let topic = produce.topic.clone();
-        self.submit(Command::Produce(produce), Pending::Produce(topic));
-    }
-
     fn submit(&self, command: Command, pending: Pending) {
         let sink: Rc<dyn ReplySink> = Rc::clone(&self.responses) as _;
         match self.api.driver.ask_into(command, sink) {
             Ok(()) => self.responses.inner.borrow_mut().pending.push_back(pending),
-            Err(unready) => self.refuse(&unready.into()),
+            Err(unready) => self.add_refusal(&unready.into()),
         }
     }
 }
@@ -243,12 +360,23 @@ impl PollLines for BatchBody {
     }
 }
 
+fn produce_line(produce: Box<Produce>, failure: Option<RouterFailure>) -> (Command, Pending) {
+    let topic = produce.topic.clone();
+    (Command::Produce(produce), Pending::Produce(topic, failure))
+}
+
 /// A line in progress.
 enum Pending {
-    /// A produce that waits for its reply; the topic is echoed.
-    Produce(TopicName),
-    /// An ack that waits for its reply.
-    Ack,
+    /// A produce that waits for its reply; the topic is echoed, and a failure of the router reported.
+    Produce(TopicName, Option<RouterFailure>),
+    /// An ack or nack that waits for its reply.
+    Settled,
+    /// A complete that waits for its reply.
+    Complete,
+    /// A begin that waits for its reply.
+    Begin,
+    /// A finish that waits for its reply.
+    Finish,
     /// A response line that waits for the lines before it.
     Ready(Vec<u8>),
 }
@@ -289,29 +417,33 @@ impl ResponseLines {
 }
 
 impl ReplySink for ResponseLines {
-    fn reply(&self, result: ReplyResult) {
+    fn reply(&self, result: ReplyResult, clock: &WallClock) {
         let mut inner = self.inner.borrow_mut();
         let ResponseLinesInner { pending, out, waker } = &mut *inner;
         match (pending.pop_front(), result) {
-            (Some(Pending::Produce(topic)), Ok(reply)) => {
+            (Some(Pending::Produce(topic, failure)), Ok(reply)) => {
                 let at = Produce::reply(reply);
                 self.metrics.count_routed(at.router);
-                object(out, |json| {
-                    json.number("status", StatusCode::OK.as_u16());
-                    write_produced(json, &topic, &at);
-                });
-                out.push(b'\n');
+                write_line(out, |json| write_produced(json, &topic, &at, failure));
             }
-            (Some(Pending::Produce(_)), Err(refusal)) => {
+            (Some(Pending::Produce(..)), Err(refusal)) => {
                 let error = refusal.into();
                 self.metrics.count_rejected(ApiError::reason(&error));
                 write_error(&error, out);
             }
-            (Some(Pending::Ack), Ok(reply)) => {
-                Ack::reply(reply);
-                out.extend_from_slice(b"{\"status\":204}\n");
+            (Some(Pending::Settled), Ok(_)) => out.extend_from_slice(b"{\"status\":204}\n"),
+            (Some(Pending::Complete), Ok(reply)) => {
+                let outputs = Complete::reply(reply);
+                write_line(out, |json| write_completed(json, &outputs));
             }
-            (Some(Pending::Ack), Err(refusal)) => write_error(&refusal.into(), out),
+            (Some(Pending::Begin), Ok(reply)) => {
+                let begun = Begin::reply(reply);
+                write_line(out, |json| write_begun(json, &begun, clock, "effect_status"));
+            }
+            (Some(Pending::Finish), Ok(_)) => write_line(out, |json| json.flag("ok", true)),
+            (Some(Pending::Settled | Pending::Complete | Pending::Begin | Pending::Finish), Err(refusal)) => {
+                write_error(&refusal.into(), out);
+            }
             (Some(Pending::Ready(_)) | None, _) => unreachable!("a reply answers a line that waits for one"),
         }
         while let Some(Pending::Ready(line)) = pending.front_mut() {
@@ -322,6 +454,14 @@ impl ReplySink for ResponseLines {
             waker.wake();
         }
     }
+}
+
+fn write_line(out: &mut Vec<u8>, fields: impl FnOnce(&mut Json)) {
+    object(out, |json| {
+        json.number("status", StatusCode::OK.as_u16());
+        fields(json);
+    });
+    out.push(b'\n');
 }
 
 fn write_error(error: &ApiError, out: &mut Vec<u8>) {

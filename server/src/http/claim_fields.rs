@@ -1,11 +1,11 @@
-//! Fields of requests about one delivery: ack, nack, extend and release.
+//! Fields of requests about deliveries: ack, cumulative ack, nack, extend and release.
 
-use driftq_core::command::{Claim, TokenClaim};
-use driftq_core::types::{GroupName, Offset, OwnerName, PartitionId, TopicName};
+use driftq_core::command::{AckCumulative, Claim, Nack, Retry, TokenClaim};
+use driftq_core::types::{GroupName, Offset, OwnerName, PartitionId, Text, TopicName};
 use serde::Deserialize;
 
 use super::error::ApiError;
-use super::fields::{Fields, Str, required};
+use super::fields::{Fields, Str, millis, required};
 use super::query::Query;
 
 /// Declares a request about one delivery: the fields of its claim, and further ones.
@@ -67,8 +67,41 @@ claim_fields! {
     NackFields {
         reason: Option<String> = |query: &Query<'_>| query.text("reason").map(|text| text.map(str::to_owned)),
         delay_ms: Option<i64> = |query: &Query<'_>| query.value("delay_ms"),
+        retryable: Option<bool> = |query: &Query<'_>| query.flag("retryable"),
     }
 }
+
+impl NackFields<'_> {
+    /// The nack.
+    pub(crate) fn nack(self) -> Result<Nack, ApiError> {
+        let claim = self.claim()?;
+        let retry = match (self.retryable, millis("delay_ms", self.delay_ms)?) {
+            (Some(false), None) => Retry::Never,
+            (Some(false), Some(_)) => {
+                return Err(ApiError::invalid("retryable: false dead-letters the message, so it takes no delay_ms"));
+            }
+            (_, delay) => Retry::after(delay),
+        };
+        Ok(Nack { claim, reason: Text::from(self.reason.unwrap_or_default()), retry })
+    }
+}
+
+claim_fields! {
+    /// `POST /v1/ack-cumulative`. A token names one delivery, so there is none.
+    AckCumulativeFields {}
+}
+
+impl AckCumulativeFields<'_> {
+    /// The cumulative ack.
+    pub(crate) fn ack(&self) -> Result<AckCumulative, ApiError> {
+        if self.lease_token.is_some() {
+            return Err(ApiError::invalid("a cumulative ack takes no lease_token; use /v1/ack for one delivery"));
+        }
+        let Claim { topic, group, partition, offset, owner, .. } = self.claim()?;
+        Ok(AckCumulative { topic, group, partition, offset, owner })
+    }
+}
+
 claim_fields! {
     /// `POST /v1/extend`.
     ExtendFields {

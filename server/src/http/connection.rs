@@ -19,12 +19,18 @@ use tokio::net::{TcpListener, TcpStream};
 use super::service::Service;
 use super::socket::Socket;
 use super::timeouts::HeadTimeout;
+use super::unsent::{Unsent, WriteTimeout};
 use crate::config::HttpSettings;
 
 /// Pause after the system could not provide another socket.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// Streams of one HTTP/2 connection.
 const H2_STREAMS_MAX: u32 = 256;
+/// Bytes of a request body that an HTTP/2 client may send before they are taken, per stream and per connection.
+const H2_STREAM_WINDOW_BYTES: u32 = 128 << 10;
+const H2_CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+/// How long an idle HTTP/2 connection may take to end after it was asked to.
+const H2_GOODBYE: Duration = Duration::from_secs(1);
 /// Response to a connection beyond the limit.
 const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 content-type: application/json; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 61\r\n\r\n\
@@ -142,6 +148,8 @@ fn builder(http: &HttpSettings) -> auto::Builder<LocalExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(H2_STREAMS_MAX)
+        .initial_stream_window_size(H2_STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(H2_CONNECTION_WINDOW_BYTES)
         .max_header_list_size(u32::try_from(http.head_bytes_max).unwrap_or(u32::MAX))
         .keep_alive_interval(http.head_timeout)
         .keep_alive_timeout(http.head_timeout);
@@ -152,24 +160,31 @@ async fn serve(socket: TcpStream, service: Rc<Service>, mut builder: auto::Build
     // Responses are written whole; Nagle's algorithm would only delay them.
     let _ = socket.set_nodelay(true);
     let task = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-    let mut timeout = HeadTimeout::start(service.api().settings.http.head_timeout, task);
+    let unsent = Unsent::new(&service.api().unsent, task.clone());
+    let (idle_max, write_max) = (service.api().settings.http.head_timeout, service.api().settings.http.write_timeout);
+    let mut write_timeout = WriteTimeout::new(unsent.clone(), write_max);
+    let mut timeout = HeadTimeout::start(idle_max, task);
     builder.http1().timer(timeout.handle());
     let handle = timeout.handle();
+    let socket = Socket::new(socket, handle.clone(), unsent.clone());
     let service = {
-        let handle = handle.clone();
+        let (handle, unsent) = (handle.clone(), unsent.clone());
         service_fn(move |request: Request<Incoming>| {
             handle.clear_deadline();
-            if request.version() < Version::HTTP_2 {
+            let is_http2 = request.version() >= Version::HTTP_2;
+            if is_http2 {
+                unsent.set_http2();
+            } else {
                 handle.set_response_pending(true);
             }
-            service.respond(request, &handle)
+            let open = is_http2.then(|| handle.open_request(idle_max));
+            service.respond(request, &handle, &unsent, open)
         })
     };
-    let socket = Socket::new(socket, handle.clone());
     let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
     let waker = timeout.waker();
     let mut waiter = StopWaiter { stop: &stop, key: None };
-    let mut is_stopping = false;
+    let (mut is_stopping, mut is_leaving) = (false, false);
     let ended = poll_fn(|context| {
         waiter.register(context.waker());
         if stop.is_stopping.get() && !is_stopping {
@@ -185,7 +200,20 @@ async fn serve(socket: TcpStream, service: Rc<Service>, mut builder: auto::Build
             // sees the end.
             return connection.as_mut().poll(hyper_context);
         }
+        if write_timeout.poll(context).is_ready() {
+            return Poll::Ready(Err("the client does not read".into()));
+        }
         std::task::ready!(timeout.poll(context));
+        if unsent.is_http2() && !is_leaving {
+            // The client is told, so that it does not lose a request that it is about to send.
+            is_leaving = true;
+            connection.as_mut().graceful_shutdown();
+            timeout.extend(H2_GOODBYE);
+            if let Poll::Ready(ended) = connection.as_mut().poll(hyper_context) {
+                return Poll::Ready(ended);
+            }
+            std::task::ready!(timeout.poll(context));
+        }
         // Hyper ends the connection if it waits for a head. It does not while the HTTP version is still unknown.
         match connection.as_mut().poll(hyper_context) {
             Poll::Ready(ended) => Poll::Ready(ended),

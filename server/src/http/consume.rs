@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use driftq_core::command::Peek;
-use driftq_core::command::{OnDisconnect, Subscribe};
+use driftq_core::command::{GroupLifetime, OnDisconnect, Subscribe};
 use driftq_core::types::{ConsumerId, GroupName, Offset, OwnerName, PartitionId, TopicName};
 use serde::Deserialize;
 use tokio::time::{Instant, Sleep};
@@ -41,6 +41,7 @@ pub(crate) struct ConsumeFields<'a> {
     #[serde(borrow)]
     from: Option<Str<'a>>,
     release_on_disconnect: Option<bool>,
+    ephemeral: Option<bool>,
     max: Option<u64>,
     wait_ms: Option<i64>,
 }
@@ -55,6 +56,7 @@ impl<'a> Fields<'a> for ConsumeFields<'a> {
             prefetch: query.value("prefetch")?,
             from: query.text("from")?.map(Into::into),
             release_on_disconnect: query.flag("release_on_disconnect")?,
+            ephemeral: query.flag("ephemeral")?,
             max: query.value("max")?,
             wait_ms: query.value("wait_ms")?,
         })
@@ -80,6 +82,10 @@ impl ConsumeFields<'_> {
             on_disconnect: match self.release_on_disconnect {
                 Some(true) => OnDisconnect::Release,
                 Some(false) | None => OnDisconnect::Keep,
+            },
+            group_lifetime: match self.ephemeral {
+                Some(true) => GroupLifetime::Ephemeral,
+                Some(false) | None => GroupLifetime::Durable,
             },
         })
     }
@@ -157,6 +163,10 @@ impl PollLines for StreamBody {
             return Poll::Ready(Some(out));
         }
         if ended { Poll::Ready(None) } else { self.poll_idle(context) }
+    }
+
+    fn may_pause(&self) -> bool {
+        true
     }
 }
 

@@ -1,7 +1,7 @@
 //! `GET /v1/peek` and `POST /v1/dlq/redrive`: reads messages without consuming them, and redrives dead letters.
 
 use driftq_core::Redriven;
-use driftq_core::command::{Peek, Redrive, RedriveSelection};
+use driftq_core::command::{Peek, REDRIVE_SLICE, Redrive, RedriveRest, RedriveSelection};
 use driftq_core::types::{Offset, PartitionId, TopicName};
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -11,6 +11,7 @@ use super::error::ApiError;
 use super::fields::{Fields, Str, required};
 use super::query::Query;
 use super::response::{ApiResponse, json};
+use super::timeouts::ConnectionHandle;
 use crate::json::{Json, peeked};
 
 /// Messages of a peek without `limit`.
@@ -66,34 +67,80 @@ impl<'a> Fields<'a> for RedriveFields<'a> {
     }
 }
 
-/// `POST /v1/dlq/redrive`. A large number is redriven in portions, with other commands in between.
-pub(crate) async fn redrive(api: &Api, fields: RedriveFields<'_>) -> Result<ApiResponse, ApiError> {
+/// `POST /v1/dlq/redrive`. A large number is redriven in portions, with other commands in between. The first portion
+/// decides what is selected. Once the client has closed its side of the connection no further portion is asked for.
+pub(super) async fn redrive(
+    api: &Api,
+    fields: RedriveFields<'_>,
+    connection: &ConnectionHandle,
+) -> Result<ApiResponse, ApiError> {
     let topic = TopicName::new(required("topic", fields.topic.as_deref())?)?;
     if let Some(offsets) = fields.offsets.as_ref().filter(|offsets| offsets.len() > OFFSETS_MAX) {
         return Err(ApiError::invalid(format!("{} offsets, at most {OFFSETS_MAX} are allowed", offsets.len())));
     }
-    let which = match (fields.offsets, fields.all) {
-        (Some(offsets), None | Some(false)) => RedriveSelection::Offsets(offsets.into_iter().map(Offset).collect()),
-        (None, Some(true)) => RedriveSelection::All,
+    let mut selection = match (fields.offsets, fields.all) {
+        (Some(offsets), None | Some(false)) => Selection::offsets(offsets),
+        (None, Some(true)) => Selection::All(RedriveSelection::All),
         (Some(_), Some(true)) => return Err(ApiError::invalid("give offsets or all, not both")),
         (None, None | Some(false)) => return Err(ApiError::invalid("give offsets, or all: true")),
     };
     let limit = fields.limit.unwrap_or(u64::MAX);
     let mut redriven = 0;
     while redriven < limit {
-        let portion = Redrive { topic: topic.clone(), which: which.clone(), limit: limit - redriven };
-        let count = match api.driver.ask(portion).await? {
-            Ok(Redriven { count }) => count,
+        let portion = (limit - redriven).min(REDRIVE_SLICE);
+        let which = selection.next(portion as usize);
+        let rest = match api.driver.ask(Redrive { topic: topic.clone(), which, limit: portion }).await? {
+            Ok(Redriven { count, rest }) => {
+                redriven += count;
+                rest
+            }
             // Report the portions that succeeded.
             Err(_) if redriven > 0 => break,
             Err(refusal) => return Err(refusal.into()),
         };
-        redriven += count;
-        if count == 0 {
+        if !selection.continues(rest) || connection.is_peer_closed() {
             break;
         }
     }
     let mut out = Json::object();
     out.number("redriven", redriven);
     Ok(json(StatusCode::OK, out))
+}
+
+/// The dead letters of a redrive that are not asked for yet.
+enum Selection {
+    All(RedriveSelection),
+    /// Descending and distinct: the next are last.
+    Offsets(Vec<Offset>),
+}
+
+impl Selection {
+    fn offsets(mut offsets: Vec<u64>) -> Self {
+        offsets.sort_unstable_by(|a, b| b.cmp(a));
+        offsets.dedup();
+        Self::Offsets(offsets.into_iter().map(Offset).collect())
+    }
+
+    /// The next portion.
+    fn next(&mut self, portion: usize) -> RedriveSelection {
+        match self {
+            Self::All(which) => which.clone(),
+            Self::Offsets(left) => {
+                let next = left.split_off(left.len().saturating_sub(portion));
+                RedriveSelection::Offsets(next)
+            }
+        }
+    }
+
+    /// Whether there is another portion after one whose reply names `rest`.
+    fn continues(&mut self, rest: Option<RedriveRest>) -> bool {
+        match (self, rest) {
+            (Self::All(which), Some(rest)) => {
+                *which = RedriveSelection::Rest(rest);
+                true
+            }
+            (Self::All(_), None) => false,
+            (Self::Offsets(left), _) => !left.is_empty(),
+        }
+    }
 }

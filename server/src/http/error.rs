@@ -4,11 +4,14 @@
 use std::borrow::Cow;
 
 use driftq_core::Refusal;
-use driftq_core::types::{Millis, NameError};
+use driftq_core::types::{GroupName, Millis, NameError};
 use hyper::StatusCode;
 
 use crate::driver::Unready;
 use crate::json::Json;
+
+/// When to retry what there was no memory for.
+const MEMORY_RETRY: Millis = Millis(1_000);
 
 /// An error response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub(crate) struct ApiError {
     pub(crate) code: &'static str,
     pub(crate) message: Cow<'static, str>,
     retry: Option<Retry>,
+    /// The group that holds a full partition up.
+    group: Option<GroupName>,
     /// Methods that a 405 allows.
     pub(super) allow: Option<&'static str>,
     /// Whether the connection is closed, as the rest of its input is not trusted.
@@ -33,7 +38,7 @@ struct Retry {
 
 impl ApiError {
     fn new(status: StatusCode, code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, code, message: message.into(), retry: None, allow: None, close_connection: false }
+        Self { status, code, message: message.into(), retry: None, group: None, allow: None, close_connection: false }
     }
 
     /// 400: the request is invalid.
@@ -66,6 +71,15 @@ impl ApiError {
     /// 413.
     pub(crate) fn too_large(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", message)
+    }
+
+    /// 429: there is no memory for the body of the request or for the answer.
+    pub(crate) fn no_memory() -> Self {
+        let message = "too many bytes of requests or answers are in progress; try again later";
+        Self {
+            retry: Some(Retry { cause: ("reason", "memory"), after: MEMORY_RETRY }),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED", message)
+        }
     }
 
     /// 409.
@@ -108,6 +122,9 @@ impl ApiError {
             json.text(name, value);
             json.number("retry_after_ms", after.0);
         }
+        if let Some(group) = &self.group {
+            json.text("group", group.as_str());
+        }
     }
 }
 
@@ -122,16 +139,19 @@ impl From<Refusal> for ApiError {
             Refusal::TooLarge { what: "key" | "metadata" | "message" | "key and value" | "result", .. } => {
                 Self::too_large(message)
             }
-            Refusal::NotOwner | Refusal::StaleLease | Refusal::OtherOutcome | Refusal::NotRetryable { .. } => {
-                Self::precondition(message)
-            }
+            Refusal::NotOwner
+            | Refusal::StaleLease
+            | Refusal::NotLeased
+            | Refusal::OtherOutcome
+            | Refusal::NotRetryable { .. } => Self::precondition(message),
             Refusal::InProgress { retry_after } => Self {
                 retry: Some(Retry { cause: ("decision", "IN_PROGRESS"), after: retry_after }),
                 ..Self::precondition(message)
             },
             Refusal::HashMismatch => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH", message),
-            Refusal::Overloaded { reason, retry_after } => Self {
+            Refusal::Overloaded { reason, retry_after, full } => Self {
                 retry: Some(Retry { cause: ("reason", reason.code()), after: retry_after }),
+                group: full.and_then(|full| full.group),
                 ..Self::new(StatusCode::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED", message)
             },
             Refusal::StorageFull => Self::new(StatusCode::INSUFFICIENT_STORAGE, "STORAGE_FULL", message),
@@ -147,6 +167,7 @@ impl From<Unready> for ApiError {
             Unready::Recovering => "the broker is recovering its log",
             Unready::Failed => "the log has failed; restart the broker",
             Unready::Draining => "the broker is shutting down",
+            Unready::LogStalled => "log stalled: a sync takes longer than 5 s",
         })
     }
 }

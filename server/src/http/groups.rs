@@ -1,7 +1,7 @@
-//! `/v1/groups`: list, create, delete, seek, pause and resume groups.
+//! `/v1/groups`: list, create, delete, seek, pause and resume groups, and end their leases.
 
-use driftq_core::command::{CreateGroup, DeleteGroup, ListGroups, Pause, Resume, Seek, SeekTo};
-use driftq_core::types::{GroupName, Offset, TopicName};
+use driftq_core::command::{CreateGroup, DeleteGroup, ExpireLease, ListGroups, Pause, Resume, Seek, SeekTo};
+use driftq_core::types::{GroupName, Offset, PartitionId, TopicName};
 use hyper::StatusCode;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Unexpected};
@@ -174,5 +174,40 @@ pub(crate) async fn seek(api: &Api, fields: SeekFields<'_>) -> Result<ApiRespons
         SeekTarget::Time(text) => SeekTo::Time(timestamp("time", &text)?),
     };
     api.driver.ask(Seek { topic, group, to }).await??;
+    Ok(no_content())
+}
+
+/// The fields of an expire.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ExpireFields<'a> {
+    #[serde(borrow)]
+    topic: Option<Str<'a>>,
+    #[serde(borrow)]
+    group: Option<Str<'a>>,
+    partition: Option<u32>,
+    offset: Option<u64>,
+}
+
+impl<'a> Fields<'a> for ExpireFields<'a> {
+    fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
+        Ok(Self {
+            topic: query.text("topic")?.map(Into::into),
+            group: query.text("group")?.map(Into::into),
+            partition: query.value("partition")?,
+            offset: query.value("offset")?,
+        })
+    }
+}
+
+/// `POST /v1/groups/expire`: ends a lease as if it had run out.
+pub(crate) async fn expire(api: &Api, fields: ExpireFields<'_>) -> Result<ApiResponse, ApiError> {
+    let expire = ExpireLease {
+        topic: TopicName::new(required("topic", fields.topic.as_deref())?)?,
+        group: GroupName::new(required("group", fields.group.as_deref())?)?,
+        partition: PartitionId(required("partition", fields.partition)?),
+        offset: Offset(required("offset", fields.offset)?),
+    };
+    api.driver.ask(expire).await??;
     Ok(no_content())
 }

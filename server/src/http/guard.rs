@@ -10,6 +10,7 @@ use hyper::http::request::Parts;
 
 use super::error::ApiError;
 use super::head::RequestHead;
+use crate::config::HostHeader;
 
 /// The checks, and the `Host` headers they allow.
 #[derive(Debug)]
@@ -22,7 +23,8 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Allows loopback names, `listen` and the hosts in `allowed`; `*` allows any.
+    /// Allows loopback addresses, `listen`, names that are not of the public DNS and the hosts in `allowed`; `*` allows
+    /// any.
     pub(crate) fn new(listen: SocketAddr, allowed: &[String]) -> Self {
         Self {
             allows_any_host: allowed.iter().any(|name| name == "*"),
@@ -70,24 +72,14 @@ impl Guard {
     }
 
     fn check_name(&self, host: &str) -> Result<(), ApiError> {
-        let name = strip_port(host).to_ascii_lowercase();
-        let bare = name.trim_start_matches('[').trim_end_matches(']');
-        let is_own = match bare.parse::<IpAddr>() {
-            Ok(address) => address.is_loopback() || (address == self.listen && !address.is_unspecified()),
-            Err(_) => name == "localhost" || name.ends_with(".localhost"),
-        };
-        if is_own || self.allowed_hosts.contains(&name) || self.allowed_hosts.iter().any(|allowed| allowed == bare) {
-            return Ok(());
+        let is_allowed = HostHeader::parse(host).is_some_and(|host| {
+            let is_own = host.is_own_address(self.listen) || host.is_private_name();
+            is_own || self.allowed_hosts.contains(&host.to_string())
+        });
+        match is_allowed {
+            true => Ok(()),
+            false => Err(ApiError::permission_denied(format!("host {host:?} is not allowed; see --allowed-host"))),
         }
-        Err(ApiError::permission_denied(format!("host {host:?} is not allowed; see --allowed-host")))
-    }
-}
-
-/// A `Host` header without its port.
-fn strip_port(host: &str) -> &str {
-    match host.rfind(']') {
-        Some(end) => &host[..=end],
-        None => host.split(':').next().unwrap_or_default(),
     }
 }
 
@@ -108,11 +100,14 @@ fn check_framing(request: &Parts, head: &RequestHead<'_>) -> Result<(), ApiError
     Ok(())
 }
 
+/// Segments are decoded one by one: an encoded slash is part of a name and separates nothing.
 fn check_path(path: &str) -> Result<(), ApiError> {
-    let decoded = percent_encoding::percent_decode_str(path).decode_utf8();
-    let decoded = decoded.map_err(|_| ApiError::invalid("the path is not UTF-8").closing())?;
-    if decoded.split(['/', '\\']).any(|segment| segment == "..") {
-        return Err(ApiError::invalid("the path must not contain ..").closing());
+    for segment in path.split(['/', '\\']) {
+        let decoded = percent_encoding::percent_decode_str(segment).decode_utf8();
+        let decoded = decoded.map_err(|_| ApiError::invalid("the path is not UTF-8").closing())?;
+        if decoded == ".." {
+            return Err(ApiError::invalid("the path must not contain ..").closing());
+        }
     }
     Ok(())
 }
@@ -123,13 +118,20 @@ fn check_origin(request: &Parts, head: &RequestHead<'_>) -> Result<(), ApiError>
     if head.fetch_site.is_some_and(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
         return Err(refused());
     }
-    let Some(origin) = head.origin else { return Ok(()) };
     let host = head.host.and_then(|host| host.to_str().ok()).or(authority(request));
-    let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
-    match (origin, host) {
-        (Some(origin), Some(host)) if origin.eq_ignore_ascii_case(host) => Ok(()),
-        _ => Err(refused()),
-    }
+    let is_foreign = |url: &HeaderValue| match (url_authority(url), host) {
+        (Some(origin), Some(host)) => !origin.eq_ignore_ascii_case(host),
+        _ => true,
+    };
+    // A client that withholds the page it was sent from may send an empty one.
+    let referer = head.referer.filter(|referer| !referer.is_empty());
+    if head.origin.is_some_and(is_foreign) || referer.is_some_and(is_foreign) { Err(refused()) } else { Ok(()) }
+}
+
+/// Host and port of an absolute URL.
+fn url_authority(url: &HeaderValue) -> Option<&str> {
+    let (_, rest) = url.to_str().ok()?.split_once("://")?;
+    rest.split(['/', '?', '#', '\\']).next()
 }
 
 #[cfg(test)]
@@ -142,14 +144,37 @@ mod tests {
     }
 
     #[test]
-    fn loopback_names_and_the_listen_address_are_allowed() {
+    fn own_addresses_and_private_names_are_allowed() {
         let guard = guard(&[]);
-        for host in
-            ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "127.9.9.9", "[::1]:80", "a.localhost", "192.0.2.7:8080"]
-        {
+        for host in [
+            "localhost",
+            "LOCALHOST:8080",
+            "127.0.0.1:1",
+            "127.9.9.9",
+            "[::1]:80",
+            "[::ffff:127.0.0.1]",
+            "a.localhost",
+            "192.0.2.7:8080",
+            "driftqd:8080",
+            "broker.internal",
+            "nas.local:80",
+            "driftqd.queues.svc",
+            "driftqd.queues.svc.cluster.local:8080",
+        ] {
             assert_eq!(guard.check_name(host), Ok(()), "{host}");
         }
-        for host in ["", "example.com", "localhost.example.com", "192.0.2.8", "[2001:db8::1]:80", "0.0.0.0"] {
+        for host in [
+            "",
+            "example.com",
+            "localhost.example.com",
+            "192.0.2.8",
+            "[2001:db8::1]:80",
+            "0.0.0.0",
+            "[127.0.0.1]evil.com",
+            "localhost:80@evil",
+            "localhost.",
+            "local%68ost",
+        ] {
             assert!(guard.check_name(host).is_err(), "{host}");
         }
     }
@@ -164,11 +189,23 @@ mod tests {
 
     #[test]
     fn path_with_dot_dot_is_refused_in_any_encoding() {
-        for path in ["/v1/../x", "/..", "/v1/%2e%2e/x", "/v1/..%2fx", "/v1/..\\x", "/%FF"] {
+        for path in ["/v1/../x", "/..", "/v1/%2e%2e/x", "/v1/.%2E", "/v1/..\\x", "/%FF"] {
             assert!(check_path(path).is_err(), "{path}");
         }
-        for path in ["/v1/topics/a..b", "/v1/topics/.a", "/v1/openapi.json"] {
+        for path in ["/v1/topics/a..b", "/v1/topics/.a", "/v1/openapi.json", "/v1/topics/a%2F..%2Fb"] {
             assert_eq!(check_path(path), Ok(()), "{path}");
+        }
+    }
+
+    #[test]
+    fn authority_of_a_url_ends_at_its_path() {
+        let authority = |url: &'static str| url_authority(&HeaderValue::from_static(url)).map(str::to_owned);
+        for url in ["http://a:1", "https://a:1/x?y", "http://a:1?x", "http://a:1#x", "http://a:1\\x"] {
+            assert_eq!(authority(url).as_deref(), Some("a:1"), "{url}");
+        }
+        assert_eq!(authority("http://a:1@evil/").as_deref(), Some("a:1@evil"));
+        for url in ["null", "", "a:1", "about:blank"] {
+            assert_eq!(authority(url), None, "{url}");
         }
     }
 }

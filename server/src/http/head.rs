@@ -2,7 +2,7 @@
 //! (`docs/performance.md`).
 
 use hyper::header::{
-    CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, TRANSFER_ENCODING,
+    CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, REFERER, TRANSFER_ENCODING,
 };
 
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -22,6 +22,7 @@ pub(super) struct RequestHead<'a> {
     pub(super) has_encoding: bool,
     pub(super) content_type: Option<&'a HeaderValue>,
     pub(super) origin: Option<&'a HeaderValue>,
+    pub(super) referer: Option<&'a HeaderValue>,
     pub(super) fetch_site: Option<&'a HeaderValue>,
     pub(super) request_id: Option<&'a HeaderValue>,
     pub(super) idempotency_key: Option<&'a HeaderValue>,
@@ -45,6 +46,8 @@ impl<'a> RequestHead<'a> {
                 head.has_encoding = true;
             } else if name == ORIGIN {
                 head.origin.get_or_insert(value);
+            } else if name == REFERER {
+                head.referer.get_or_insert(value);
             } else if name == SEC_FETCH_SITE {
                 head.fetch_site.get_or_insert(value);
             } else if name == REQUEST_ID {

@@ -60,7 +60,7 @@ impl<'a> ScopeFields<'a> {
             "tenant" => &[],
             "job" | "task" => &["id"],
             "rpc" => &["principal", "method"],
-            _ => return Err(ApiError::invalid("scope.kind must be consume, tenant, job, task or rpc")),
+            _ => return Err(unknown_kind()),
         };
         let given = [
             ("topic", &self.topic),
@@ -143,6 +143,9 @@ effect_fields! {
         result: Option<&'a RawValue>,
         #[serde(borrow)]
         last_error: Option<Str<'a>>,
+        dead_letter: Option<bool>,
+        #[serde(borrow, default, deserialize_with = "object")]
+        delivery: Option<DeliveryFields<'a>>,
     }
 }
 effect_fields! {
@@ -187,6 +190,11 @@ fn identity(tenant: Option<&str>, scope: Option<&ScopeFields<'_>>, key: Option<&
     Ok(Identity::new(tenant.unwrap_or_default(), scope, required("key", key)?))
 }
 
+/// 400: no scope is of the kind.
+pub(super) fn unknown_kind() -> ApiError {
+    ApiError::invalid("scope.kind must be consume, tenant, job, task or rpc")
+}
+
 fn owner(name: Option<&str>) -> Result<OwnerName, ApiError> {
     Ok(OwnerName::new(required("owner", name)?)?)
 }
@@ -216,10 +224,21 @@ fn on_expired(name: &str) -> Result<OnExpired, ApiError> {
     }
 }
 
-fn final_status(name: &str) -> Result<EffectStatus, ApiError> {
-    let known = EffectStatus::ALL.into_iter().find(|status| status.as_str() == name);
-    let status = known.filter(|status| *status != EffectStatus::InProgress);
-    status.ok_or_else(|| ApiError::invalid("status must be SUCCEEDED, FAILED_FINAL or FAILED_RETRYABLE"))
+/// The status with which an effect ends.
+pub(super) fn final_status(name: &str) -> Result<EffectStatus, ApiError> {
+    status(name).filter(|status| *status != EffectStatus::InProgress).ok_or_else(|| {
+        ApiError::invalid("status must be SUCCEEDED (SUCCESS), FAILED_FINAL or FAILED_RETRYABLE (FAILURE)")
+    })
+}
+
+/// A status by its name, or by the name that the first version of the idempotency semantics gave it. There, a failure
+/// is retried.
+pub(super) fn status(name: &str) -> Option<EffectStatus> {
+    match name {
+        "SUCCESS" => Some(EffectStatus::Succeeded),
+        "FAILURE" => Some(EffectStatus::FailedRetryable),
+        name => EffectStatus::ALL.into_iter().find(|status| status.as_str() == name),
+    }
 }
 
 /// Parses `POST /v1/idempotency/begin`.
@@ -246,7 +265,15 @@ pub(crate) fn parse_finish(body: &[u8]) -> Result<Finish, ApiError> {
         last_error: fields.last_error.as_deref().unwrap_or_default().into(),
     };
     let (identity, token) = (fields.identity()?, token(fields.lease_token.as_deref())?);
-    Ok(Finish { identity, token, outcome })
+    let dead_letter = match (fields.dead_letter.unwrap_or(false), &fields.delivery) {
+        (false, None) => None,
+        (false, Some(_)) => return Err(ApiError::invalid("delivery goes with dead_letter: true")),
+        (true, _) if outcome.status != EffectStatus::FailedFinal => {
+            return Err(ApiError::invalid("dead_letter goes with status FAILED_FINAL only"));
+        }
+        (true, delivery) => Some(required("delivery", delivery.as_ref())?.claim()?),
+    };
+    Ok(Finish { identity, token, outcome, dead_letter })
 }
 
 /// Parses `POST /v1/idempotency/reacquire`.
@@ -265,26 +292,33 @@ pub(crate) fn parse_renew(body: &[u8]) -> Result<Renew, ApiError> {
 
 /// Submits a begin.
 pub(crate) async fn begin(api: &Api, begin: Begin) -> Result<ApiResponse, ApiError> {
-    Ok(match api.driver.ask(begin).await?? {
-        BeginReply::Execute(grant) => write_grant(&grant, &api.driver.wall_clock()),
+    let reply = api.driver.ask(begin).await??;
+    let mut out = Json::object();
+    write_begun(&mut out, &reply, &api.driver.wall_clock(), "status");
+    let mut response = json(StatusCode::OK, out);
+    if let BeginReply::Replay(_) = reply {
+        response.extra_headers.push((REPLAYED, HeaderValue::from_static("true")));
+    }
+    Ok(response)
+}
+
+/// Writes the decision of a begin. In the line of a batch, `status` is the HTTP status, so the effect's status has
+/// another name there.
+pub(crate) fn write_begun(out: &mut Json, reply: &BeginReply, clock: &WallClock, status_name: &str) {
+    match reply {
+        BeginReply::Execute(grant) => write_grant(out, grant, clock, status_name),
         BeginReply::Replay(outcome) => {
-            let mut out = Json::object();
             out.plain("decision", "REPLAY");
-            write_status(&mut out, outcome.status);
-            write_outcome(&mut out, &outcome);
-            let mut replay = json(StatusCode::OK, out);
-            replay.extra_headers.push((REPLAYED, HeaderValue::from_static("true")));
-            replay
+            write_status(out, outcome.status, status_name);
+            write_outcome(out, outcome);
         }
         BeginReply::Retryable { attempt, status, last_error } => {
-            let mut out = Json::object();
             out.plain("decision", "RETRYABLE");
-            out.number("attempt", attempt);
-            out.text("last_error", &last_error);
-            write_status(&mut out, status);
-            json(StatusCode::OK, out)
+            out.number("attempt", *attempt);
+            out.text("last_error", last_error);
+            write_status(out, *status, status_name);
         }
-    })
+    }
 }
 
 /// Submits a finish.
@@ -298,7 +332,9 @@ pub(crate) async fn finish(api: &Api, finish: Finish) -> Result<ApiResponse, Api
 /// Submits a reacquire.
 pub(crate) async fn reacquire(api: &Api, reacquire: Reacquire) -> Result<ApiResponse, ApiError> {
     let grant = api.driver.ask(reacquire).await??;
-    Ok(write_grant(&grant, &api.driver.wall_clock()))
+    let mut out = Json::object();
+    write_grant(&mut out, &grant, &api.driver.wall_clock(), "status");
+    Ok(json(StatusCode::OK, out))
 }
 
 /// Submits a renew.
@@ -328,19 +364,17 @@ fn query_identity(query: &Query<'_>) -> Result<Identity, ApiError> {
     identity(query.text("tenant_id")?, Some(&scope), query.text("key")?)
 }
 
-fn write_grant(grant: &Grant, clock: &WallClock) -> ApiResponse {
-    let mut out = Json::object();
+fn write_grant(out: &mut Json, grant: &Grant, clock: &WallClock, status_name: &str) {
     out.plain("decision", "EXECUTE");
     out.number("attempt", grant.attempt);
     out.token("lease_token", grant.token);
     out.timestamp("lease_until", clock.wall(grant.lease_until));
-    write_status(&mut out, EffectStatus::InProgress);
+    write_status(out, EffectStatus::InProgress, status_name);
     out.flag("idempotent", grant.idempotent);
-    json(StatusCode::OK, out)
 }
 
-fn write_status(out: &mut Json, status: EffectStatus) {
-    out.plain("status", status.as_str());
+fn write_status(out: &mut Json, status: EffectStatus, name: &str) {
+    out.plain(name, status.as_str());
     out.plain("status_v1", status.as_v1());
 }
 
@@ -353,10 +387,10 @@ fn write_outcome(out: &mut Json, outcome: &Outcome) {
     out.text("last_error", &outcome.last_error);
 }
 
-fn write_effect(out: &mut Json, effect: &Effect, clock: &WallClock) {
-    write_status(out, effect.status);
+pub(super) fn write_effect(out: &mut Json, effect: &Effect, clock: &WallClock) {
+    write_status(out, effect.status, "status");
     out.number("attempt", effect.attempt);
-    out.plain("owner", effect.owner.as_ref().map_or("", OwnerName::as_str));
+    out.text("owner", effect.owner.as_ref().map_or("", OwnerName::as_str));
     match effect.status {
         EffectStatus::InProgress => out.timestamp("lease_until", clock.wall(effect.lease_until)),
         _ => out.null("lease_until"),

@@ -11,7 +11,7 @@ use super::error::ApiError;
 use super::fields::{Fields, Str, millis, non_empty, object, required, timestamp};
 use super::head::RequestHead;
 use super::query::Query;
-use crate::rfc3339;
+use crate::{base64, rfc3339};
 
 /// Longest trace context that is stored, in bytes.
 const TRACE_BYTES_MAX: usize = 256;
@@ -26,6 +26,8 @@ pub(crate) struct ProduceFields<'a> {
     key: Option<Str<'a>>,
     #[serde(borrow)]
     value: Option<Str<'a>>,
+    #[serde(borrow)]
+    value_base64: Option<Str<'a>>,
     // Boxed, as it is large and most messages have none.
     #[serde(borrow, default, deserialize_with = "object")]
     envelope: Option<Box<EnvelopeFields<'a>>>,
@@ -161,6 +163,7 @@ impl<'a> Fields<'a> for ProduceFields<'a> {
             topic: query.text("topic")?.map(Str::from),
             key: query.text("key")?.map(Str::from),
             value: query.text("value")?.map(Str::from),
+            value_base64: query.text("value_base64")?.map(Str::from),
             envelope: Some(Box::new(envelope)),
         })
     }
@@ -170,12 +173,18 @@ impl ProduceFields<'_> {
     /// The produce command.
     pub(crate) fn into_produce(self, headers: MessageHeaders<'_>) -> Result<Box<Produce>, ApiError> {
         let topic = TopicName::new(&required("topic", self.topic)?)?;
-        let value = required("value", self.value)?;
+        let value = match (self.value, self.value_base64) {
+            (Some(_), Some(_)) => return Err(ApiError::invalid("give value or value_base64, not both")),
+            (None, Some(text)) => base64::decode(&text).ok_or_else(|| {
+                ApiError::invalid("bad value_base64: want Base64 with the standard alphabet and padding")
+            })?,
+            (value, None) => required("value", value)?.into_owned().into_bytes(),
+        };
         if value.is_empty() {
             return Err(ApiError::invalid("value must not be empty"));
         }
         let key = self.key.map_or_else(Vec::new, |key| key.into_owned().into_bytes());
-        let mut produce = Box::new(Produce::new(topic, key, value.into_owned()));
+        let mut produce = Box::new(Produce::new(topic, key, value));
         if let Some(envelope) = self.envelope {
             (produce.envelope, produce.delay) = envelope.into_envelope()?;
         }

@@ -2,10 +2,10 @@
 //!
 //! From the socket inwards, each layer uses only those below it:
 //!
-//! * [`connection`] accepts sockets and lets hyper serve them, with [`timeouts`], [`socket`] and [`gated_waker`]
-//!   between the two;
+//! * [`connection`] accepts sockets and lets hyper serve them, with [`timeouts`], [`socket`], [`gated_waker`] and
+//!   [`unsent`] between the two;
 //! * [`service`] handles one request: [`guard`] checks its head, [`routes`] finds its handler, [`request_body`]
-//!   receives its body;
+//!   receives its body, within the [`body_budget`];
 //! * one handler per family of requests: [`produce`], [`batch`], [`consume`], [`settle`], [`complete`],
 //!   [`idempotency`], [`topics`], [`groups`], [`dlq`], [`status`]. A handler parses its fields, submits a command to
 //!   the driver, waits for the reply and writes it as JSON. It decides nothing itself;
@@ -14,11 +14,13 @@
 
 mod api;
 mod batch;
+mod body_budget;
 mod claim_fields;
 mod complete;
 pub(crate) mod connection;
 mod consume;
 mod dlq;
+mod effect_list;
 mod error;
 mod fields;
 mod gated_waker;
@@ -41,6 +43,7 @@ mod socket;
 mod status;
 mod timeouts;
 mod topics;
+mod unsent;
 
 pub(crate) use self::api::Api;
 pub(crate) use self::service::Service;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use driftq_core::command::Produce;
-use driftq_core::reply::Produced;
+use driftq_core::reply::{Produced, RouterUse};
 use driftq_core::types::TopicName;
 use hyper::StatusCode;
 
@@ -14,8 +14,9 @@ use super::head::RequestHead;
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::query::Query;
 use super::response::{ApiResponse, json};
+use crate::driver::Unready;
 use crate::json::Json;
-use crate::router::RouteRequest;
+use crate::router::{Company, RouteRequest, RouterFailure};
 
 /// Parses the request.
 pub(crate) fn parse_request(body: &[u8], query: &Query<'_>, head: &RequestHead<'_>) -> Result<Box<Produce>, ApiError> {
@@ -24,21 +25,22 @@ pub(crate) fn parse_request(body: &[u8], query: &Query<'_>, head: &RequestHead<'
 
 /// Routes and stores a message.
 pub(crate) async fn produce(api: &Rc<Api>, mut produce: Box<Produce>) -> Result<ApiResponse, ApiError> {
+    let mut failure = None;
     if !api.router.is_empty() {
-        produce = route(Rc::clone(api), produce).await;
+        (produce, failure) = route(Rc::clone(api), produce, Company::Alone).await?;
     }
     let topic = produce.topic.clone();
     let at = api.driver.ask(produce).await??;
     api.metrics.count_routed(at.router);
     let mut out = Json::object();
     out.plain("status", "produced");
-    write_produced(&mut out, &topic, &at);
+    write_produced(&mut out, &topic, &at, failure);
     Ok(json(StatusCode::OK, out))
 }
 
-/// Writes where a message was stored; `topic` is the requested one.
-pub(crate) fn write_produced(json: &mut Json, topic: &TopicName, at: &Produced) {
-    json.plain("topic", topic.as_str());
+/// Writes where a message was stored, and whether without the router's decision; `topic` is the requested one.
+pub(crate) fn write_produced(json: &mut Json, topic: &TopicName, at: &Produced, failure: Option<RouterFailure>) {
+    json.text("topic", topic.as_str());
     json.number("partition", at.partition.0);
     json.number("offset", at.offset.0);
     if at.duplicate {
@@ -47,23 +49,45 @@ pub(crate) fn write_produced(json: &mut Json, topic: &TopicName, at: &Produced) 
     if at.already_done {
         json.flag("already_done", true);
     }
+    match (at.router, failure) {
+        // A duplicate is not stored, so nothing became of its routing.
+        _ if at.duplicate => {}
+        (RouterUse::Ignored, _) => json.plain("routing", "set_aside"),
+        (_, Some(_)) => json.plain("routing", "failed"),
+        _ => {}
+    }
 }
 
 /// Adds the router's decision to a message. A failure of the router is counted and the message stays unrouted.
-pub(crate) async fn route(api: Rc<Api>, mut produce: Box<Produce>) -> Box<Produce> {
+///
+/// # Errors
+/// [`Unready::Draining`] if the broker is stopped meanwhile: the router may take longer than a stop does.
+pub(crate) async fn route(
+    api: Rc<Api>,
+    mut produce: Box<Produce>,
+    company: Company,
+) -> Result<(Box<Produce>, Option<RouterFailure>), ApiError> {
     let request = RouteRequest {
         topic: &produce.topic,
         key: std::str::from_utf8(&produce.key).unwrap_or_default(),
         value: std::str::from_utf8(&produce.value).unwrap_or_default(),
         envelope: &produce.envelope,
     };
-    match api.router.route(request).await {
-        Ok(decision) => produce.routing = decision,
+    let decision = tokio::select! {
+        biased;
+        decision = api.router.route(request, company) => decision,
+        () = api.driver.draining() => return Err(Unready::Draining.into()),
+    };
+    match decision {
+        Ok(decision) => {
+            produce.routing = decision;
+            Ok((produce, None))
+        }
         Err(failure) => {
             api.metrics.count_router_failure(failure.as_str());
             tracing::debug!(failure = failure.as_str(), topic = %produce.topic, "router failed, message stays \
                 unrouted");
+            Ok((produce, Some(failure)))
         }
     }
-    produce
 }

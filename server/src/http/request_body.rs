@@ -2,18 +2,20 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
+use super::body_budget::{BodyBudget, BodyBytes};
 use super::error::ApiError;
 use super::timeouts::ConnectionHandle;
 use crate::config::HttpSettings;
 
-/// How much of a body that is too long is still received and dropped.
+/// How much of a refused body is still received and dropped.
 const DRAIN_BYTES_MAX: u64 = 64 << 20;
 /// For how long.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
@@ -110,8 +112,8 @@ impl RequestBody {
         }
     }
 
-    /// The whole body, unless longer than `max`.
-    pub(crate) async fn collect(mut self, max: usize) -> Result<Bytes, ApiError> {
+    /// The whole body, unless longer than `max` or than the memory left for unfinished bodies.
+    pub(crate) async fn collect(mut self, max: usize, budget: Rc<BodyBudget>) -> Result<Bytes, ApiError> {
         if self.incoming.size_hint().lower() > max as u64 {
             return Err(self.refuse_too_long(max));
         }
@@ -122,28 +124,40 @@ impl RequestBody {
         if self.incoming.is_end_stream() {
             return Ok(first);
         }
-        let mut all = BytesMut::from(first);
-        while let Some(more) = self.next_chunk().await? {
+        let announced = self.incoming.size_hint().exact().map(|rest| first.len() + rest as usize);
+        let longest = announced.unwrap_or(max).min(max);
+        let (mut held, mut all) = (BodyBytes::new(&budget), Vec::new());
+        let mut next = Some(first);
+        while let Some(more) = next {
             if all.len() + more.len() > max {
                 return Err(self.refuse_too_long(max));
             }
+            if held.make_room(&mut all, more.len(), longest).is_err() {
+                return Err(self.refuse(ApiError::no_memory()));
+            }
             all.extend_from_slice(&more);
+            drop(more);
+            next = self.next_chunk().await?;
         }
-        Ok(all.freeze())
+        Ok(all.into())
     }
 
     async fn next_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
         poll_fn(|context| self.poll_chunk(context)).await
     }
 
-    /// Refuses a body that is too long. Many clients read the response only after they have sent everything, and
-    /// closing the connection at once would reset it, so the rest is received and dropped for a while.
-    fn refuse_too_long(mut self, max: usize) -> ApiError {
+    fn refuse_too_long(self, max: usize) -> ApiError {
+        self.refuse(ApiError::too_large(format!("the body may have at most {max} bytes")))
+    }
+
+    /// Refuses a body before its end. Many clients read the response only after they have sent everything, and closing
+    /// the connection at once would reset it, so the rest is received and dropped for a while.
+    fn refuse(mut self, error: ApiError) -> ApiError {
         tokio::task::spawn_local(async move {
             let drain =
                 async { while self.received < DRAIN_BYTES_MAX && matches!(self.next_chunk().await, Ok(Some(_))) {} };
             let _ = timeout(DRAIN_TIME_MAX, drain).await;
         });
-        ApiError::too_large(format!("the body may have at most {max} bytes")).closing()
+        error.closing()
     }
 }

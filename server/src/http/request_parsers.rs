@@ -3,17 +3,17 @@
 use driftq_core::Command;
 use driftq_core::command::Ack;
 
-use super::claim_fields::{AckFields, ExtendFields, NackFields};
+use super::claim_fields::{AckCumulativeFields, AckFields, ExtendFields, NackFields};
 use super::consume::ConsumeFields;
 use super::dlq::RedriveFields;
 use super::error::ApiError;
 use super::fields::{Fields, from_json, parse};
-use super::groups::{GroupFields, SeekFields};
+use super::groups::{ExpireFields, GroupFields, SeekFields};
 use super::head::RequestHead;
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::query::Query;
 use super::topics::TopicFields;
-use super::{complete, idempotency, produce};
+use super::{complete, effect_list, idempotency, produce};
 
 /// The requests with a body, by name.
 pub(crate) const REQUESTS: &[&str] = &[
@@ -31,6 +31,9 @@ pub(crate) const REQUESTS: &[&str] = &[
     "group",
     "seek",
     "redrive",
+    "ack_cumulative",
+    "expire",
+    "list",
 ];
 
 /// A parsed request.
@@ -48,7 +51,7 @@ pub(crate) fn parse_request(number: usize, body: &[u8], query: Option<&str>) -> 
     Ok(match REQUESTS[number % REQUESTS.len()] {
         "produce" => command(Command::Produce(produce::parse_request(body, &query, &RequestHead::default())?)),
         "ack" => command(Command::Ack(Ack(parse::<AckFields<'_>>(body, &query)?.claim()?))),
-        "nack" => fields::<NackFields<'_>>(body, &query)?,
+        "nack" => command(Command::Nack(parse::<NackFields<'_>>(body, &query)?.nack()?)),
         "extend" => fields::<ExtendFields<'_>>(body, &query)?,
         "complete" => command(Command::Complete(complete::parse_request(body, &RequestHead::default())?)),
         "begin" => command(idempotency::parse_begin(body)?.into()),
@@ -59,6 +62,9 @@ pub(crate) fn parse_request(number: usize, body: &[u8], query: Option<&str>) -> 
         "topic" => fields::<TopicFields<'_>>(body, &query)?,
         "group" => fields::<GroupFields<'_>>(body, &query)?,
         "seek" => fields::<SeekFields<'_>>(body, &query)?,
+        "ack_cumulative" => command(parse::<AckCumulativeFields<'_>>(body, &query)?.ack()?.into()),
+        "expire" => fields::<ExpireFields<'_>>(body, &query)?,
+        "list" => command(effect_list::parse_request(&query)?.into()),
         _ => fields::<RedriveFields<'_>>(body, &query)?,
     })
 }

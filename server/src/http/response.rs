@@ -53,6 +53,11 @@ impl ApiResponse {
         Self { status, content_type, body, extra_headers: Vec::new(), close_connection: false }
     }
 
+    /// Bytes of memory that its body uses, if it is known as a whole.
+    pub(super) fn owned_bytes(&self) -> usize {
+        self.body.owned_bytes()
+    }
+
     /// The response to the request with this id. Its headers are added to `headers`, which must be empty.
     pub(super) fn into_http(self, id: HeaderValue, mut headers: HeaderMap) -> Response<ResponseBody> {
         if let Some(content_type) = self.content_type {

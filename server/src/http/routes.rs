@@ -12,16 +12,20 @@ pub(crate) enum Route {
     Healthz,
     Readyz,
     Version,
+    Config,
     Digest,
     OpenApi,
     Metrics,
     ListTopics,
     CreateTopic,
     DescribeTopic(TopicName),
+    ChangeTopic(TopicName),
     DeleteTopic(TopicName),
+    PurgeTopic(TopicName),
     Produce,
     Consume,
     Ack,
+    AckCumulative,
     Nack,
     Extend,
     Release,
@@ -31,6 +35,7 @@ pub(crate) enum Route {
     Seek,
     Pause,
     Resume,
+    ExpireLease,
     Peek,
     Redrive,
     Complete,
@@ -40,9 +45,15 @@ pub(crate) enum Route {
     Renew,
     GetEffect,
     ForgetEffect,
+    ListEffects,
 }
 
 impl Route {
+    /// Whether it only reads and its answer may have megabytes.
+    pub(crate) fn has_large_answer(&self) -> bool {
+        matches!(self, Self::Peek | Self::ListTopics | Self::DescribeTopic(_) | Self::ListGroups)
+    }
+
     /// The route of this method and path.
     pub(crate) fn of(method: &Method, path: &str) -> Result<Self, ApiError> {
         let get = |route| if *method == Method::GET { Ok(route) } else { Err(ApiError::method_not_allowed("GET")) };
@@ -52,6 +63,7 @@ impl Route {
             "/v1/ack" => post(Self::Ack),
             "/v1/consume" => get(Self::Consume),
             "/v1/nack" => post(Self::Nack),
+            "/v1/ack-cumulative" => post(Self::AckCumulative),
             "/v1/extend" => post(Self::Extend),
             "/v1/release" => post(Self::Release),
             "/v1/complete" => post(Self::Complete),
@@ -59,9 +71,11 @@ impl Route {
             "/v1/idempotency/finish" => post(Self::Finish),
             "/v1/idempotency/reacquire" => post(Self::Reacquire),
             "/v1/idempotency/renew" => post(Self::Renew),
+            "/v1/idempotency/list" => get(Self::ListEffects),
             "/v1/healthz" => get(Self::Healthz),
             "/v1/readyz" => get(Self::Readyz),
             "/v1/version" => get(Self::Version),
+            "/v1/config" => get(Self::Config),
             "/v1/digest" => get(Self::Digest),
             "/v1/openapi.json" => get(Self::OpenApi),
             "/metrics" => get(Self::Metrics),
@@ -70,6 +84,7 @@ impl Route {
             "/v1/groups/seek" => post(Self::Seek),
             "/v1/groups/pause" => post(Self::Pause),
             "/v1/groups/resume" => post(Self::Resume),
+            "/v1/groups/expire" => post(Self::ExpireLease),
             "/v1/topics" => match *method {
                 Method::GET => Ok(Self::ListTopics),
                 Method::POST => Ok(Self::CreateTopic),
@@ -86,25 +101,34 @@ impl Route {
                 Method::DELETE => Ok(Self::ForgetEffect),
                 _ => Err(ApiError::method_not_allowed("GET, DELETE")),
             },
-            other => match other.strip_prefix("/v1/topics/").filter(|name| !name.is_empty() && !name.contains('/')) {
-                Some(name) => Self::topic(method, name),
-                None => Err(ApiError::not_found("no such route; the API is under /v1")),
-            },
+            other => {
+                let mut of_topic = other.strip_prefix("/v1/topics/").into_iter().flat_map(|path| path.split('/'));
+                match (of_topic.next().filter(|name| !name.is_empty()), of_topic.next(), of_topic.next()) {
+                    (Some(name), None, _) => Self::topic(method, name),
+                    (Some(name), Some("purge"), None) if *method == Method::POST => {
+                        Ok(Self::PurgeTopic(topic_name(name)?))
+                    }
+                    (Some(_), Some("purge"), None) => Err(ApiError::method_not_allowed("POST")),
+                    _ => Err(ApiError::not_found("no such route; the API is under /v1")),
+                }
+            }
         }
     }
 
     fn topic(method: &Method, name: &str) -> Result<Self, ApiError> {
-        let name = || {
-            let name =
-                percent_decode_str(name).decode_utf8().map_err(|_| ApiError::invalid("the path is not UTF-8"))?;
-            Ok::<_, ApiError>(TopicName::new(&name)?)
-        };
         match *method {
-            Method::GET => Ok(Self::DescribeTopic(name()?)),
-            Method::DELETE => Ok(Self::DeleteTopic(name()?)),
-            _ => Err(ApiError::method_not_allowed("GET, DELETE")),
+            Method::GET => Ok(Self::DescribeTopic(topic_name(name)?)),
+            Method::PATCH => Ok(Self::ChangeTopic(topic_name(name)?)),
+            Method::DELETE => Ok(Self::DeleteTopic(topic_name(name)?)),
+            _ => Err(ApiError::method_not_allowed("GET, PATCH, DELETE")),
         }
     }
+}
+
+/// The topic name in a path.
+fn topic_name(encoded: &str) -> Result<TopicName, ApiError> {
+    let name = percent_decode_str(encoded).decode_utf8().map_err(|_| ApiError::invalid("the path is not UTF-8"))?;
+    Ok(TopicName::new(&name)?)
 }
 
 #[cfg(test)]
@@ -145,7 +169,7 @@ mod tests {
     #[test]
     fn every_route_is_documented() {
         let documented: BTreeSet<String> = documented().into_iter().map(|(path, _)| path).collect();
-        for path in [
+        let routes = [
             "/v1/produce",
             "/v1/ack",
             "/v1/consume",
@@ -156,6 +180,7 @@ mod tests {
             "/v1/readyz",
             "/v1/digest",
             "/v1/version",
+            "/v1/config",
             "/v1/openapi.json",
             "/metrics",
             "/v1/peek",
@@ -163,19 +188,21 @@ mod tests {
             "/v1/groups/seek",
             "/v1/groups/pause",
             "/v1/groups/resume",
+            "/v1/groups/expire",
+            "/v1/ack-cumulative",
+            "/v1/idempotency/list",
             "/v1/topics",
             "/v1/groups",
             "/v1/topics/orders",
+            "/v1/topics/orders/purge",
             "/v1/complete",
             "/v1/idempotency",
             "/v1/idempotency/begin",
             "/v1/idempotency/finish",
             "/v1/idempotency/reacquire",
             "/v1/idempotency/renew",
-        ] {
-            assert!(documented.contains(path), "{path}");
-        }
-        assert_eq!(documented.len(), 26);
+        ];
+        assert_eq!(documented, routes.map(str::to_owned).into());
     }
 
     #[test]
@@ -187,6 +214,9 @@ mod tests {
             "/v1/",
             "/v1/topics/",
             "/v1/topics/a/b",
+            "/v1/topics//purge",
+            "/v1/topics/a/purge/",
+            "/v1/topics/a/purge/b",
             "/v1/produce/",
             "/produce",
             "/V1/produce",
@@ -194,8 +224,26 @@ mod tests {
         ] {
             assert_eq!(Route::of(&Method::GET, path).map_err(|error| error.code), Err("NOT_FOUND"), "{path}");
         }
-        assert_eq!(Route::of(&Method::GET, "/v1/topics/a%20b").map_err(|error| error.code), Err("INVALID_ARGUMENT"));
-        let trimmed = Route::DescribeTopic(TopicName::new("a").expect("a name"));
-        assert_eq!(Route::of(&Method::GET, "/v1/topics/%20a"), Ok(trimmed));
+    }
+
+    #[test]
+    fn topic_in_a_path_is_decoded_once_after_splitting_at_slashes() {
+        for (path, name) in [
+            ("/v1/topics/orders%2Feu", "orders/eu"),
+            ("/v1/topics/orders%2feu", "orders/eu"),
+            ("/v1/topics/my%20topic", "my topic"),
+            ("/v1/topics/user@host", "user@host"),
+            ("/v1/topics/100%2525", "100%25"),
+            ("/v1/topics/%C3%A9", "é"),
+            ("/v1/topics/a+b", "a+b"),
+            ("/v1/topics/..%2Fversion", "../version"),
+            ("/v1/topics/%20a", "a"),
+        ] {
+            let route = Route::DescribeTopic(TopicName::new(name).expect("a name"));
+            assert_eq!(Route::of(&Method::GET, path), Ok(route), "{path}");
+        }
+        for path in ["/v1/topics/%FF", "/v1/topics/%0A", "/v1/topics/a%00", "/v1/topics/%2E", "/v1/topics/%20"] {
+            assert_eq!(Route::of(&Method::GET, path).map_err(|error| error.code), Err("INVALID_ARGUMENT"), "{path}");
+        }
     }
 }

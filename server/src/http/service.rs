@@ -6,13 +6,13 @@ use std::rc::Rc;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::HeaderMap;
-use hyper::{Request, Response, Uri, Version};
+use hyper::{Method, Request, Response, Uri, Version};
 
 use super::api::Api;
 use super::batch::{BatchBody, BatchKind};
 use super::claim_fields::AckFields;
 use super::error::ApiError;
-use super::fields::parse;
+use super::fields::{from_json, parse};
 use super::guard::Guard;
 use super::head::RequestHead;
 use super::message_fields::MessageHeaders;
@@ -20,13 +20,17 @@ use super::query::Query;
 use super::request_body::{BodyTimeouts, RequestBody};
 use super::request_id::RequestIds;
 use super::response::ApiResponse;
-use super::response_body::ResponseBody;
+use super::response_body::SentBody;
 use super::routes::Route;
-use super::timeouts::ConnectionHandle;
-use super::{complete, consume, dlq, groups, idempotency, produce, settle, status, topics};
+use super::timeouts::{ConnectionHandle, OpenRequest};
+use super::unsent::Unsent;
+use super::{complete, consume, dlq, effect_list, groups, idempotency, produce, settle, status, topics};
 
 /// A header map with more capacity than this is not reused for the response.
 const REUSED_HEADERS_MAX: usize = 24;
+
+/// An answer up to this many bytes is given however much is unsent.
+const ANSWER_BYTES_KEPT: usize = 16 << 10;
 
 /// The HTTP service of the broker.
 pub(crate) struct Service {
@@ -52,7 +56,9 @@ impl Service {
         &self,
         request: Request<Incoming>,
         connection: &ConnectionHandle,
-    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + use<> {
+        unsent: &Unsent,
+        open: Option<OpenRequest>,
+    ) -> impl Future<Output = Result<Response<SentBody>, Infallible>> + use<> {
         let (parts, incoming) = request.into_parts();
         let head = RequestHead::of(&parts.headers);
         let id = self.ids.id_for(head.request_id);
@@ -60,6 +66,8 @@ impl Service {
         let must_close = parts.version < Version::HTTP_2 && head.has_encoding;
         let is_batch = head.is_ndjson();
         let has_message_headers = head.has_message_headers();
+        // Nothing has happened when the answer to a GET is known, so that another can be given instead.
+        let is_read = parts.method == Method::GET;
         let route = self.guard.check(&parts, &head).and_then(|()| Route::of(&parts.method, parts.uri.path()));
         let mut request = PendingRequest {
             headers: parts.headers,
@@ -67,24 +75,30 @@ impl Service {
             has_message_headers,
             connection: connection.clone(),
         };
-        let api = Rc::clone(&self.api);
+        let (api, unsent) = (Rc::clone(&self.api), unsent.clone());
         async move {
             let result = match route {
                 // Boxed, so that the future of the busiest routes has not the size of the largest.
-                Ok(route @ (Route::Produce | Route::Ack)) if is_batch => {
-                    Box::pin(batch(&api, &route, &request, incoming)).await
-                }
+                Ok(
+                    route
+                    @ (Route::Produce | Route::Ack | Route::Nack | Route::Complete | Route::Begin | Route::Finish),
+                ) if is_batch => Box::pin(batch(&api, &route, &request, incoming)).await,
                 Ok(Route::Produce) => produce(&api, &mut request, incoming).await,
                 Ok(Route::Ack) => ack(&api, &mut request, incoming).await,
                 Ok(Route::Begin) => begin(&api, &mut request, incoming).await,
                 Ok(Route::Finish) => finish(&api, &mut request, incoming).await,
                 Ok(Route::Complete) => Box::pin(complete(&api, &mut request, incoming)).await,
+                Ok(route) if route.has_large_answer() && unsent.must_refuse_large() => Err(ApiError::no_memory()),
                 Ok(route) => Box::pin(dispatch(&api, route, &request, incoming)).await,
                 Err(error) => Err(error),
             };
             let mut response = result.unwrap_or_else(ApiResponse::from);
+            if is_read && response.owned_bytes() > ANSWER_BYTES_KEPT && unsent.must_refuse(response.owned_bytes()) {
+                response = ApiError::no_memory().into();
+            }
             response.close_connection |= must_close;
-            Ok(response.into_http(id, request.into_empty_headers()))
+            let response = response.into_http(id, request.into_empty_headers());
+            Ok(response.map(|body| SentBody::new(body, &unsent, open)))
         }
     }
 }
@@ -106,7 +120,8 @@ impl PendingRequest {
 
     fn body(&self, api: &Api, incoming: Incoming) -> impl Future<Output = Result<Bytes, ApiError>> + use<> {
         let timeouts = BodyTimeouts::of(&api.settings.http);
-        RequestBody::new(incoming, timeouts, self.connection.clone()).collect(api.settings.http.body_bytes_max)
+        let body = RequestBody::new(incoming, timeouts, self.connection.clone());
+        body.collect(api.settings.http.body_bytes_max, Rc::clone(&api.bodies))
     }
 
     /// Drops headers and URI. They share memory with hyper's read buffer, which can be reused while the reply is
@@ -182,17 +197,22 @@ async fn batch(
     if let Some(unready) = api.driver.unready() {
         return Err(unready.into());
     }
+    let trace = || {
+        let head = request.message_head();
+        let headers = MessageHeaders::of(&head)?;
+        if headers.idempotency_key.is_some() {
+            let message = "a batch takes no Idempotency-Key header; use envelope.idempotency_key of each message";
+            return Err(ApiError::invalid(message));
+        }
+        Ok(headers.trace.map(str::to_owned))
+    };
     let kind = match route {
         Route::Ack => BatchKind::Ack,
-        _ => {
-            let head = request.message_head();
-            let headers = MessageHeaders::of(&head)?;
-            if headers.idempotency_key.is_some() {
-                let message = "a batch takes no Idempotency-Key header; use envelope.idempotency_key of each line";
-                return Err(ApiError::invalid(message));
-            }
-            BatchKind::Produce { trace: headers.trace.map(str::to_owned) }
-        }
+        Route::Nack => BatchKind::Nack,
+        Route::Begin => BatchKind::Begin,
+        Route::Finish => BatchKind::Finish,
+        Route::Complete => BatchKind::Complete { trace: trace()? },
+        _ => BatchKind::Produce { trace: trace()? },
     };
     let timeouts = BodyTimeouts::of(&api.settings.http);
     let body = RequestBody::streamed(incoming, timeouts, request.connection.clone());
@@ -211,15 +231,18 @@ async fn dispatch(
         Route::Healthz => return Ok(status::healthz()),
         Route::Readyz => return status::readyz(api),
         Route::Version => return Ok(status::version(api)),
+        Route::Config => return Ok(status::config(api)),
         Route::Digest => return status::digest(api).await,
         Route::OpenApi => return Ok(status::openapi()),
         Route::Metrics => return Ok(status::metrics(api, &request.headers)),
-        Route::ListTopics => return topics::list(api).await,
+        Route::ListTopics => return topics::list(api, &query).await,
         Route::DescribeTopic(name) => return topics::describe(api, name).await,
         Route::DeleteTopic(name) => return topics::delete(api, name).await,
+        Route::PurgeTopic(name) => return topics::purge(api, name).await,
         Route::ListGroups => return groups::list(api, &query).await,
         Route::Peek => return dlq::peek(api, &query).await,
         Route::GetEffect => return idempotency::get(api, &query).await,
+        Route::ListEffects => return effect_list::list(api, &query).await,
         Route::ForgetEffect => return idempotency::forget(api, &query).await,
         _ => {}
     }
@@ -231,16 +254,19 @@ async fn dispatch(
         }
         Route::Reacquire => idempotency::reacquire(api, idempotency::parse_reacquire(&body)?).await,
         Route::Renew => idempotency::renew(api, idempotency::parse_renew(&body)?).await,
+        Route::AckCumulative => settle::ack_cumulative(api, parse(&body, &query)?).await,
+        Route::ExpireLease => groups::expire(api, parse(&body, &query)?).await,
         Route::Nack => settle::nack(api, parse(&body, &query)?).await,
         Route::Extend => settle::extend(api, parse(&body, &query)?).await,
         Route::Release => settle::release(api, parse(&body, &query)?).await,
         Route::CreateTopic => topics::create(api, parse(&body, &query)?).await,
+        Route::ChangeTopic(name) => topics::change(api, name.clone(), from_json(&body)?).await,
         Route::CreateGroup => groups::create(api, parse(&body, &query)?).await,
         Route::DeleteGroup => groups::delete(api, parse(&body, &query)?).await,
         Route::Seek => groups::seek(api, parse(&body, &query)?).await,
         Route::Pause => groups::pause(api, parse(&body, &query)?).await,
         Route::Resume => groups::resume(api, parse(&body, &query)?).await,
-        Route::Redrive => dlq::redrive(api, parse(&body, &query)?).await,
+        Route::Redrive => dlq::redrive(api, parse(&body, &query)?, &request.connection).await,
         other => unreachable!("handled by the caller: {other:?}"),
     }
 }

@@ -1,11 +1,10 @@
-//! `POST /v1/ack`, `/v1/nack`, `/v1/extend` and `/v1/release` of one delivery.
+//! `POST /v1/ack`, `/v1/ack-cumulative`, `/v1/nack`, `/v1/extend` and `/v1/release`.
 
-use driftq_core::command::{Ack, Claim, Extend, Nack, Release};
-use driftq_core::types::Text;
+use driftq_core::command::{Ack, Claim, Extend, Release};
 use hyper::StatusCode;
 
 use super::api::Api;
-use super::claim_fields::{AckFields, ExtendFields, NackFields};
+use super::claim_fields::{AckCumulativeFields, AckFields, ExtendFields, NackFields};
 use super::error::ApiError;
 use super::fields::{millis, required};
 use super::response::{ApiResponse, json, no_content};
@@ -19,10 +18,13 @@ pub(crate) async fn ack(api: &Api, claim: Claim) -> Result<ApiResponse, ApiError
 
 /// `POST /v1/nack`.
 pub(crate) async fn nack(api: &Api, fields: NackFields<'_>) -> Result<ApiResponse, ApiError> {
-    let claim = fields.claim()?;
-    let delay = millis("delay_ms", fields.delay_ms)?;
-    let reason = Text::from(fields.reason.unwrap_or_default());
-    api.driver.ask(Nack { claim, reason, delay }).await??;
+    api.driver.ask(fields.nack()?).await??;
+    Ok(no_content())
+}
+
+/// `POST /v1/ack-cumulative`.
+pub(crate) async fn ack_cumulative(api: &Api, fields: AckCumulativeFields<'_>) -> Result<ApiResponse, ApiError> {
+    api.driver.ask(fields.ack()?).await??;
     Ok(no_content())
 }
 

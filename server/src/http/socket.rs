@@ -12,17 +12,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::timeouts::ConnectionHandle;
+use super::unsent::Unsent;
 
 /// A TCP socket that hides the end of input while a response is pending.
 #[derive(Debug)]
 pub(super) struct Socket {
     tcp: TcpStream,
     connection: ConnectionHandle,
+    unsent: Unsent,
 }
 
 impl Socket {
-    pub(super) fn new(tcp: TcpStream, connection: ConnectionHandle) -> Self {
-        Self { tcp, connection }
+    pub(super) fn new(tcp: TcpStream, connection: ConnectionHandle, unsent: Unsent) -> Self {
+        Self { tcp, connection, unsent }
     }
 }
 
@@ -47,10 +49,14 @@ impl AsyncRead for Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tcp).poll_write(context, bytes)
+        let written = Pin::new(&mut self.tcp).poll_write(context, bytes);
+        self.unsent.on_write(written.is_ready());
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Hyper flushes once its buffer is empty.
+        self.unsent.on_flush();
         Pin::new(&mut self.tcp).poll_flush(context)
     }
 
@@ -63,7 +69,9 @@ impl AsyncWrite for Socket {
         context: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tcp).poll_write_vectored(context, pieces)
+        let written = Pin::new(&mut self.tcp).poll_write_vectored(context, pieces);
+        self.unsent.on_write(written.is_ready());
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

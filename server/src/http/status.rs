@@ -1,4 +1,4 @@
-//! `/v1/healthz`, `/v1/readyz`, `/v1/version`, `/v1/digest`, `/v1/openapi.json` and `/metrics`.
+//! `/v1/healthz`, `/v1/readyz`, `/v1/version`, `/v1/config`, `/v1/digest`, `/v1/openapi.json` and `/metrics`.
 
 use driftq_core::Pipeline;
 use driftq_core::command::ListTopics;
@@ -10,7 +10,7 @@ use super::error::ApiError;
 use super::response::{ApiResponse, ContentType, json, json_text, text};
 use crate::driver::Unready;
 use crate::json::Json;
-use crate::metrics::{BrokerFigures, to_prometheus};
+use crate::metrics::{BrokerFigures, MemoryFigures, to_prometheus};
 
 /// `GET /v1/healthz`: the process runs and its reactor responds.
 pub(crate) fn healthz() -> ApiResponse {
@@ -19,9 +19,10 @@ pub(crate) fn healthz() -> ApiResponse {
     json(StatusCode::OK, out)
 }
 
-/// `GET /v1/readyz`: commands are accepted. Reports how far wall time is ahead of the wall clock.
+/// `GET /v1/readyz`: commands are accepted, and the log is not stalled. Reports how far wall time is ahead of the wall
+/// clock.
 pub(crate) fn readyz(api: &Api) -> Result<ApiResponse, ApiError> {
-    if let Some(unready) = api.driver.unready() {
+    if let Some(unready) = api.driver.unready_for_probes() {
         return Err(unready.into());
     }
     let mut out = Json::object();
@@ -34,9 +35,14 @@ pub(crate) fn readyz(api: &Api) -> Result<ApiResponse, ApiError> {
 pub(crate) fn version(api: &Api) -> ApiResponse {
     let mut out = Json::object();
     out.text("version", env!("CARGO_PKG_VERSION"));
-    out.text("commit", option_env!("DRIFTQ_COMMIT").unwrap_or("unknown"));
+    out.text("commit", env!("DRIFTQ_COMMIT"));
     out.flag("wal_enabled", api.settings.wal);
     json(StatusCode::OK, out)
+}
+
+/// `GET /v1/config`: the settings in force, without secrets.
+pub(crate) fn config(api: &Api) -> ApiResponse {
+    text(ContentType::Json, api.settings.to_public_json())
 }
 
 /// `GET /v1/digest`: a digest of the whole state, and the LSN it belongs to.
@@ -50,7 +56,7 @@ pub(crate) async fn digest(api: &Api) -> Result<ApiResponse, ApiError> {
     api.driver.ask(ListTopics).await??;
     let mut out = Json::object();
     out.number("lsn", lsn.0);
-    out.plain("digest", &format!("{digest:016x}"));
+    out.text("digest", &format!("{digest:016x}"));
     Ok(json(StatusCode::OK, out))
 }
 
@@ -61,11 +67,20 @@ pub(crate) fn openapi() -> ApiResponse {
 
 /// `GET /metrics`: OpenMetrics if the client accepts it, else the Prometheus text format.
 pub(crate) fn metrics(api: &Api, headers: &HeaderMap) -> ApiResponse {
+    let memory = MemoryFigures {
+        body_bytes: api.bodies.used(),
+        bodies_refused: api.bodies.refused(),
+        unsent_bytes: api.unsent.used(),
+        answers_refused: api.unsent.refused(),
+        slow_readers_closed: api.unsent.closed(),
+    };
     let render = |pipeline: Option<&Pipeline>| {
         api.metrics.render(&BrokerFigures {
             streams: api.driver.stream_count(),
             pending_replies: api.driver.pending_reply_count(),
-            is_ready: api.driver.unready().is_none(),
+            is_ready: api.driver.unready_for_probes().is_none(),
+            log_busy_for: api.driver.log_busy_for(),
+            memory,
             now: api.driver.now(),
             pipeline,
         })

@@ -7,7 +7,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ struct ConnectionState {
     response_pending: AtomicBool,
     /// The peer has closed its side.
     peer_closed: AtomicBool,
+    /// Requests whose responses are not complete; HTTP/2 only.
+    open_requests: AtomicUsize,
     /// Wakes the connection's task.
     waker: GatedWaker,
 }
@@ -69,6 +71,7 @@ impl HeadTimeout {
             expired: AtomicBool::new(false),
             response_pending: AtomicBool::new(false),
             peer_closed: AtomicBool::new(false),
+            open_requests: AtomicUsize::new(0),
             waker: GatedWaker::new(task),
         };
         Self {
@@ -116,6 +119,13 @@ impl HeadTimeout {
         Poll::Pending
     }
 
+    /// Waits once more for as long as `limit`.
+    pub(super) fn extend(&mut self, limit: Duration) {
+        let handle = self.handle();
+        handle.set_deadline(limit);
+        self.state.expired.store(false, Ordering::Relaxed);
+    }
+
     fn set_timer(&mut self, at_ms: u64) {
         self.timer_ms = at_ms;
         self.is_registered = false;
@@ -127,6 +137,19 @@ impl ConnectionHandle {
     /// A head has arrived: there is no deadline until hyper waits for the next.
     pub(super) fn clear_deadline(&self) {
         self.0.deadline_ms.store(NO_DEADLINE, Ordering::Relaxed);
+    }
+
+    /// The next head must arrive within `limit`.
+    fn set_deadline(&self, limit: Duration) {
+        let deadline = (self.0.opened_at.elapsed() + limit).as_millis();
+        self.0.deadline_ms.store(u64::try_from(deadline).unwrap_or(NO_DEADLINE - 1), Ordering::Relaxed);
+    }
+
+    /// Counts an HTTP/2 request until its response is complete. Hyper does not tell when such a connection is idle:
+    /// after the last one, the next must arrive within `idle_max`.
+    pub(super) fn open_request(&self, idle_max: Duration) -> OpenRequest {
+        self.0.open_requests.fetch_add(1, Ordering::Relaxed);
+        OpenRequest { connection: self.clone(), idle_max }
     }
 
     /// While a response is pending the peer may close its side and still gets the response. Set for each HTTP/1
@@ -153,6 +176,22 @@ impl ConnectionHandle {
     /// Whether the peer has closed its side.
     pub(super) fn is_peer_closed(&self) -> bool {
         self.0.peer_closed.load(Ordering::Relaxed)
+    }
+}
+
+/// An HTTP/2 request whose response is not complete.
+#[derive(Debug)]
+pub(super) struct OpenRequest {
+    connection: ConnectionHandle,
+    idle_max: Duration,
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        if self.connection.0.open_requests.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.connection.set_deadline(self.idle_max);
+            self.connection.0.waker.wake();
+        }
     }
 }
 

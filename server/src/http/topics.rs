@@ -1,10 +1,10 @@
-//! `/v1/topics`: list, create, describe and delete topics.
+//! `/v1/topics`: list, create, describe, change and delete topics.
 
-use driftq_core::command::{CreateTopic, DeleteTopic, DescribeTopic, ListTopics};
+use driftq_core::command::{ChangeRetention, CreateTopic, DeleteTopic, DescribeTopic, ListTopics, Purge};
 use driftq_core::reply::{GroupInfo, PartitionInfo, ProgressInfo, TopicInfo};
-use driftq_core::types::{Retention, TopicName};
+use driftq_core::types::{Retention, Setting, TopicName};
 use hyper::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use super::api::Api;
 use super::error::ApiError;
@@ -13,11 +13,17 @@ use super::query::Query;
 use super::response::{ApiResponse, json, no_content};
 use crate::json::{Json, object, string};
 
-/// `GET /v1/topics`.
-pub(crate) async fn list(api: &Api) -> Result<ApiResponse, ApiError> {
+/// `GET /v1/topics?limit=&after=`: the names in byte order, from the first beyond `after`.
+pub(crate) async fn list(api: &Api, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
+    let limit = match query.value::<usize>("limit")? {
+        Some(0) => return Err(ApiError::invalid("limit must be at least 1")),
+        limit => limit.unwrap_or(usize::MAX),
+    };
+    let after = query.text("after")?.filter(|after| !after.is_empty()).map(TopicName::new).transpose()?;
     let topics = api.driver.ask(ListTopics).await??;
+    let skipped = after.map_or(0, |after| topics.partition_point(|topic| topic.as_str() <= after.as_str()));
     let mut out = Json::object();
-    out.list("topics", &topics, |topic, out| string(topic.as_str(), out));
+    out.list("topics", topics.iter().skip(skipped).take(limit), |topic, out| string(topic.as_str(), out));
     Ok(json(StatusCode::OK, out))
 }
 
@@ -57,7 +63,58 @@ pub(crate) async fn create(api: &Api, fields: TopicFields<'_>) -> Result<ApiResp
     out.text("status", "created");
     out.text("name", name.as_str());
     out.number("partitions", created.partitions);
+    write_retention(created.retention, &mut out);
     Ok(json(StatusCode::CREATED, out))
+}
+
+/// The fields of a change of a topic.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TopicChange {
+    #[serde(default, deserialize_with = "nullable")]
+    retention_ms: Option<Option<i64>>,
+    #[serde(default, deserialize_with = "nullable")]
+    retention_bytes: Option<Option<u64>>,
+}
+
+/// A field that is present: `null` is a value of its own.
+fn nullable<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+fn setting<T>(field: Option<Option<T>>) -> Setting<T> {
+    match field {
+        None => Setting::Unchanged,
+        Some(None) => Setting::ServerDefault,
+        Some(Some(value)) => Setting::Value(value),
+    }
+}
+
+/// `PATCH /v1/topics/{topic}`.
+pub(crate) async fn change(api: &Api, name: TopicName, fields: TopicChange) -> Result<ApiResponse, ApiError> {
+    let age = match fields.retention_ms {
+        Some(Some(ms)) => Some(millis("retention_ms", Some(ms))?),
+        Some(None) => Some(None),
+        None => None,
+    };
+    let change = ChangeRetention { name: name.clone(), age: setting(age), bytes: setting(fields.retention_bytes) };
+    let retention = api.driver.ask(change).await??;
+    let mut out = Json::object();
+    out.text("name", name.as_str());
+    write_retention(retention, &mut out);
+    Ok(json(StatusCode::OK, out))
+}
+
+/// The retention of a topic; `null` for no limit.
+fn write_retention(retention: Retention, out: &mut Json) {
+    match retention.age {
+        Some(age) => out.number("retention_ms", age.0),
+        None => out.null("retention_ms"),
+    }
+    match retention.bytes_max() {
+        Some(bytes) => out.number("retention_bytes", bytes),
+        None => out.null("retention_bytes"),
+    }
 }
 
 /// Most groups times partitions that one response describes: some 10 MB.
@@ -82,9 +139,18 @@ pub(crate) async fn delete(api: &Api, name: TopicName) -> Result<ApiResponse, Ap
     Ok(no_content())
 }
 
+/// `POST /v1/topics/{topic}/purge`.
+pub(crate) async fn purge(api: &Api, topic: TopicName) -> Result<ApiResponse, ApiError> {
+    let purged = api.driver.ask(Purge { topic }).await??;
+    let mut out = Json::object();
+    out.number("purged", purged);
+    Ok(json(StatusCode::OK, out))
+}
+
 fn write_topic(topic: &TopicInfo) -> Json {
     let mut out = Json::object();
     out.text("name", topic.name.as_str());
+    write_retention(topic.retention, &mut out);
     out.list("partitions", &topic.partitions, |info, out| object(out, |json| write_partition(info, json)));
     out.list("groups", &topic.groups, |info, out| object(out, |json| write_group(info, json)));
     out

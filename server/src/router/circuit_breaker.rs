@@ -6,10 +6,14 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// Most concurrent requests.
 pub(super) const REQUESTS_MAX: usize = 64;
+/// Requests beyond which the lines of batches wait for others to complete. The rest is for single messages, which do
+/// not wait and would be skipped beside a batch.
+const REQUESTS_OF_BATCHES_MAX: usize = 56;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -27,12 +31,21 @@ pub(super) struct CircuitBreaker {
     cooldown: Duration,
     requests: Cell<usize>,
     state: Cell<State>,
+    /// Notified whenever a request completes.
+    completed: Notify,
 }
 
 impl CircuitBreaker {
     /// A closed circuit that opens for `cooldown` after a failure.
     pub(super) fn new(cooldown: Duration) -> Self {
-        Self { cooldown, requests: Cell::new(0), state: Cell::new(State::Closed) }
+        Self { cooldown, requests: Cell::new(0), state: Cell::new(State::Closed), completed: Notify::new() }
+    }
+
+    /// Resolves once the line of a batch may ask for a permit.
+    pub(super) async fn room_for_batch(&self) {
+        while self.requests.get() >= REQUESTS_OF_BATCHES_MAX {
+            self.completed.notified().await;
+        }
     }
 
     /// A permit for one request, unless it must be skipped.
@@ -79,6 +92,7 @@ impl Permit<'_> {
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         self.breaker.requests.set(self.breaker.requests.get() - 1);
+        self.breaker.completed.notify_one();
         if self.is_probe && self.breaker.state.get() == State::HalfOpen {
             // The probe was cancelled; the next request becomes the probe.
             self.breaker.state.set(State::OpenUntil(self.now));

@@ -1,7 +1,8 @@
 //! Router hook: decides topic, partition and label of a message before it is stored.
 //!
-//! Rules of the configuration file are tried first (`rules.rs`); if none matches and a webhook is configured, the
-//! webhook is asked (`webhook.rs`). A router that fails, times out or gives an invalid response never fails a produce:
+//! A [`Router`] decides about one message. There are two: [`Rules`] of the configuration file and a [`WebhookRouter`].
+//! The [`RouterChain`] of a broker tries the rules first; if none matches and a webhook is configured, the webhook is
+//! asked. A router that fails, times out or gives an invalid response never fails a produce:
 //! the message is stored unrouted and the failure is counted. `docs/routing.md` documents the webhook protocol.
 
 mod circuit_breaker;
@@ -10,51 +11,84 @@ mod response;
 mod rules;
 mod webhook;
 
+use std::fmt::Debug;
+use std::pin::Pin;
+
 use driftq_core::types::RoutingDecision;
 
 pub use self::request::RouteRequest;
-pub use self::webhook::RouterFailure;
-use self::webhook::WebhookClient;
+pub use self::rules::Rules;
+pub use self::webhook::{RouterFailure, WebhookRouter};
 use crate::config::RouterSettings;
 
-/// The configured router.
-///
-/// It belongs to one thread: with a webhook, [`route`](Self::route) must run inside a [`tokio::task::LocalSet`], on
-/// which its connections are spawned.
-#[derive(Debug)]
-pub struct Router {
-    settings: RouterSettings,
-    webhook: Option<WebhookClient>,
+/// A router's answer: a decision, none, or why it could not decide.
+pub type RouterAnswer = Result<Option<RoutingDecision>, RouterFailure>;
+
+/// The future of a [`RouterAnswer`]. It belongs to one thread.
+pub type RouterFuture<'a> = Pin<Box<dyn Future<Output = RouterAnswer> + 'a>>;
+
+/// Whether a message is routed alone or as one of many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Company {
+    /// Alone: a router that is busy skips it.
+    Alone,
+    /// One of many that are routed at the same time: it waits for a router that is busy.
+    Batch,
 }
 
-impl Router {
-    /// A router with these settings. Opens no connection.
-    #[must_use]
-    pub fn new(settings: RouterSettings) -> Self {
-        let webhook = settings.webhook.as_ref().map(WebhookClient::new);
-        Self { settings, webhook }
-    }
-
-    /// Whether there is neither a rule nor a webhook, so that [`route`](Self::route) need not be called.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.settings.is_empty()
-    }
-
-    /// The decision about a message: `Ok(None)` if no rule matches and there is no webhook, or the webhook decides
-    /// nothing.
+/// Decides where a message is stored, and with which label.
+pub trait Router: Debug {
+    /// The decision about a message; `Ok(None)` if this router leaves it as it is.
     ///
-    /// Takes no longer than the webhook's timeout. Dropping the future cancels the request and closes its connection.
+    /// Takes a bounded time. Dropping the future cancels what it does. It must run inside a
+    /// [`tokio::task::LocalSet`], on which a router may spawn its connections.
     ///
     /// # Errors
     /// [`RouterFailure`]; the message is then stored unrouted.
-    pub async fn route(&self, request: RouteRequest<'_>) -> Result<Option<RoutingDecision>, RouterFailure> {
-        if let Some(decision) = rules::decide(&self.settings.rules, &request) {
-            return Ok(Some(decision));
+    fn route<'a>(&'a self, request: RouteRequest<'a>, company: Company) -> RouterFuture<'a>;
+}
+
+/// Routers in the order in which they are asked: the first that decides or fails ends the search.
+#[derive(Debug, Default)]
+pub struct RouterChain(Vec<Box<dyn Router>>);
+
+impl RouterChain {
+    /// The routers of these settings. Opens no connection.
+    #[must_use]
+    pub fn new(settings: RouterSettings) -> Self {
+        let RouterSettings { webhook, rules } = settings;
+        let mut routers: Vec<Box<dyn Router>> = Vec::new();
+        if !rules.is_empty() {
+            routers.push(Box::new(Rules::new(rules)));
         }
-        match &self.webhook {
-            Some(webhook) => webhook.ask(&request).await,
-            None => Ok(None),
+        if let Some(webhook) = webhook {
+            routers.push(Box::new(WebhookRouter::new(&webhook)));
         }
+        Self(routers)
+    }
+
+    /// These routers, in this order.
+    #[must_use]
+    pub fn of(routers: Vec<Box<dyn Router>>) -> Self {
+        Self(routers)
+    }
+
+    /// Whether there is no router, so that [`route`](Self::route) need not be called.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The decision about a message: that of the first router that makes one.
+    ///
+    /// # Errors
+    /// [`RouterFailure`] of the first router that fails before one decides; the message is then stored unrouted.
+    pub async fn route(&self, request: RouteRequest<'_>, company: Company) -> RouterAnswer {
+        for router in &self.0 {
+            if let Some(decision) = router.route(request, company).await? {
+                return Ok(Some(decision));
+            }
+        }
+        Ok(None)
     }
 }

@@ -22,7 +22,7 @@ impl RouteRequest<'_> {
     /// The request body. The envelope has only the fields that the producer set, named as in a produce.
     pub(super) fn to_json(self) -> Bytes {
         let mut json = Json::object();
-        json.plain("topic", self.topic.as_str());
+        json.text("topic", self.topic.as_str());
         json.text("key", self.key);
         json.text("value", self.value);
         json.object_in("envelope", |json| json.envelope(self.envelope));
@@ -41,14 +41,17 @@ mod tests {
     use super::*;
 
     fn encoded(envelope: &Envelope) -> Value {
-        let topic = TopicName::new("t").unwrap();
+        let topic = TopicName::new("t\"/").unwrap();
         let request = RouteRequest { topic: &topic, key: "k\n", value: "v\"", envelope };
         serde_json::from_slice(&request.to_json()).unwrap()
     }
 
     #[test]
     fn message_without_metadata_has_an_empty_envelope() {
-        assert_eq!(encoded(&Envelope::default()), json!({"topic": "t", "key": "k\n", "value": "v\"", "envelope": {}}));
+        assert_eq!(
+            encoded(&Envelope::default()),
+            json!({"topic": "t\"/", "key": "k\n", "value": "v\"", "envelope": {}})
+        );
     }
 
     #[test]

@@ -89,7 +89,7 @@ mod tests {
             r#"{"label":null}"#,
             r#"{"label":1}"#,
             r#"{"label":"a","label":"b"}"#,
-            r#"{"target_topic":"no spaces"}"#,
+            r#"{"target_topic":"a\u0001b"}"#,
             r#"{"target_topic":".."}"#,
             r#"{"partition_override":-1}"#,
             r#"{"partition_override":1.0}"#,

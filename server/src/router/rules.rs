@@ -3,10 +3,29 @@
 use driftq_core::types::{Routing, RoutingDecision};
 
 use super::request::RouteRequest;
+use super::{Company, Router, RouterFuture};
 use crate::config::Rule;
 
+/// Rules in the order in which they are tried. They never fail.
+#[derive(Clone, Debug)]
+pub struct Rules(Vec<Rule>);
+
+impl Rules {
+    /// A router of these rules.
+    #[must_use]
+    pub fn new(rules: Vec<Rule>) -> Self {
+        Self(rules)
+    }
+}
+
+impl Router for Rules {
+    fn route<'a>(&'a self, request: RouteRequest<'a>, _: Company) -> RouterFuture<'a> {
+        Box::pin(std::future::ready(Ok(decide(&self.0, &request))))
+    }
+}
+
 /// The decision of the first rule that matches.
-pub(super) fn decide(rules: &[Rule], request: &RouteRequest<'_>) -> Option<RoutingDecision> {
+fn decide(rules: &[Rule], request: &RouteRequest<'_>) -> Option<RoutingDecision> {
     let rule = rules.iter().find(|rule| matches(rule, request))?;
     Some(RoutingDecision {
         routing: Routing { label: rule.label.clone(), meta: rule.meta.clone() },

@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout};
 use super::circuit_breaker::CircuitBreaker;
 use super::request::RouteRequest;
 use super::response;
+use super::{Company, Router, RouterAnswer, RouterFuture};
 use crate::config::{Webhook, WebhookUrl};
 
 /// Connections kept between requests.
@@ -54,7 +55,7 @@ impl RouterFailure {
 
 /// A webhook and the connections to it.
 #[derive(Debug)]
-pub(super) struct WebhookClient {
+pub struct WebhookRouter {
     url: WebhookUrl,
     timeout: Duration,
     breaker: CircuitBreaker,
@@ -69,9 +70,21 @@ enum ExchangeError {
     Failed(RouterFailure),
 }
 
-impl WebhookClient {
+impl Router for WebhookRouter {
+    fn route<'a>(&'a self, request: RouteRequest<'a>, company: Company) -> RouterFuture<'a> {
+        Box::pin(async move {
+            if company == Company::Batch {
+                self.breaker.room_for_batch().await;
+            }
+            self.ask(&request).await
+        })
+    }
+}
+
+impl WebhookRouter {
     /// A client of `webhook`. Opens no connection.
-    pub(super) fn new(webhook: &Webhook) -> Self {
+    #[must_use]
+    pub fn new(webhook: &Webhook) -> Self {
         Self {
             url: webhook.url.clone(),
             timeout: webhook.timeout,
@@ -81,7 +94,7 @@ impl WebhookClient {
     }
 
     /// The webhook's decision, within its timeout.
-    pub(super) async fn ask(&self, request: &RouteRequest<'_>) -> Result<Option<RoutingDecision>, RouterFailure> {
+    async fn ask(&self, request: &RouteRequest<'_>) -> RouterAnswer {
         let permit = self.breaker.permit(Instant::now()).ok_or(RouterFailure::Skipped)?;
         let result = timeout(self.timeout, self.exchange(request.to_json())).await;
         match result.unwrap_or(Err(RouterFailure::Timeout)) {

@@ -10,6 +10,8 @@ mod error;
 mod inspect;
 mod quarantine;
 mod rebuild;
+mod repair;
+mod reset;
 mod salvage;
 mod scan;
 mod verify;
@@ -24,6 +26,7 @@ pub use self::dump::{DumpEnd, DumpOptions, dump};
 pub use self::error::WalError;
 pub use self::inspect::{InspectArgs, inspect};
 pub use self::rebuild::{Loss, Skipped};
+pub use self::reset::reset;
 pub(crate) use self::salvage::salvage_into;
 pub use self::salvage::{Consent, Contents, Salvage, salvage};
 pub use self::verify::{FileReport, Verification, verify};
@@ -56,7 +59,8 @@ pub enum WalCommand {
     /// Print the state of a log at any point, its records, or the history of one message; change nothing.
     Inspect(InspectArgs),
     /// Report what can be kept of a damaged log. With --accept-loss, replace the log by a new one with everything
-    /// that is intact, and move the old files to a quarantine folder.
+    /// that is intact, and move the old files to a quarantine folder. Exit codes: 0 nothing is lost, 1 the log is
+    /// damaged and was not replaced, 2 the log cannot be read, 3 the log was replaced and something is lost.
     Salvage {
         /// The data folder.
         dir: PathBuf,
@@ -81,9 +85,12 @@ const INTACT: u8 = 0;
 const DAMAGED: u8 = 1;
 /// Exit code: the command could not do its work.
 const FAILED: u8 = 2;
+/// Exit code: the log was salvaged, and something is lost.
+const LOST: u8 = 3;
 
 /// Runs a command, with its output on standard output and errors on standard error. Exit codes: 0 if the log is
-/// intact or was made so, 1 if it is damaged, 2 if the command could not do its work.
+/// intact or was made so without loss, 1 if it is damaged, 2 if the command could not do its work, 3 if a salvage lost
+/// something.
 #[must_use]
 pub fn run(command: &WalCommand) -> ExitCode {
     let mut out = BufWriter::new(io::stdout().lock());
@@ -95,7 +102,7 @@ pub fn run(command: &WalCommand) -> ExitCode {
         Ok(code) if is_written => ExitCode::from(code),
         Ok(_) => ExitCode::from(FAILED),
         Err(error) => {
-            eprintln!("driftqd wal: {error}");
+            crate::report(&mut std::io::stderr(), &format!("driftqd wal: {error}\n"));
             ExitCode::from(FAILED)
         }
     }
@@ -127,6 +134,8 @@ pub fn run_to(command: &WalCommand, out: &mut impl Write) -> Result<u8, WalError
             write!(out, "{salvage}").map_err(WalError::output)?;
             Ok(match salvage {
                 Salvage::Needed { .. } | Salvage::Pending => DAMAGED,
+                Salvage::Done { loss, .. } if !loss.is_empty() => LOST,
+                Salvage::Resumed { has_loss: true, .. } => LOST,
                 Salvage::NotNeeded | Salvage::Done { .. } | Salvage::Resumed { .. } => INTACT,
             })
         }

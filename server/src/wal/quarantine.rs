@@ -19,6 +19,8 @@ use driftq_inspect::{SALVAGE_FOLDER, SALVAGE_PLAN};
 
 use super::error::WalError;
 
+/// The line of a plan whose new log lacks something of the old one.
+const LOSS: &str = "loss";
 /// The last line of a plan.
 const END: &str = "end";
 
@@ -35,12 +37,15 @@ pub(super) struct Replacement {
     quarantine: String,
     new: Vec<String>,
     old: Vec<String>,
+    /// Whether the new log lacks something of the old one.
+    pub(super) has_loss: bool,
 }
 
 /// Has `write` write the new log and return its files, then writes the plan. Changes no old file.
 pub(super) fn prepare(
     dir: &Path,
     old: &[String],
+    has_loss: bool,
     write: impl FnOnce(&mut FileStorage) -> Result<Vec<FileId>, WalError>,
 ) -> Result<Replacement, WalError> {
     let temporary = dir.join(SALVAGE_FOLDER);
@@ -57,7 +62,7 @@ pub(super) fn prepare(
             return Err(error);
         }
     };
-    let replacement = Replacement { quarantine: free_name(dir)?, new, old: old.to_vec() };
+    let replacement = Replacement { quarantine: free_name(dir)?, new, old: old.to_vec(), has_loss };
     let (draft, plan) = (temporary.join("plan.tmp"), temporary.join(SALVAGE_PLAN));
     let put = || -> io::Result<()> {
         let mut file = fs::File::create(&draft)?;
@@ -115,6 +120,10 @@ impl Replacement {
         let mut text = format!("quarantine {}\n", self.quarantine);
         self.new.iter().for_each(|name| text.push_str(&format!("new {name}\n")));
         self.old.iter().for_each(|name| text.push_str(&format!("old {name}\n")));
+        if self.has_loss {
+            text.push_str(LOSS);
+            text.push('\n');
+        }
         text + END + "\n"
     }
 
@@ -122,13 +131,17 @@ impl Replacement {
     fn from_text(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let quarantine = lines.next()?.strip_prefix("quarantine ")?.to_owned();
-        let mut replacement = Self { quarantine, new: Vec::new(), old: Vec::new() };
+        let mut replacement = Self { quarantine, new: Vec::new(), old: Vec::new(), has_loss: false };
         if !replacement.quarantine.starts_with(QUARANTINE_PREFIX) || replacement.quarantine.contains('/') {
             return None;
         }
         for line in lines {
             if line == END {
                 return Some(replacement);
+            }
+            if line == LOSS {
+                replacement.has_loss = true;
+                continue;
             }
             let (which, name) = line.split_once(' ')?;
             name.parse::<FileId>().ok()?;

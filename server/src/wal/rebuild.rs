@@ -18,9 +18,11 @@ use driftq_core::log::RECORD_KIND_MAX;
 use driftq_core::record::{Event, Image, Record};
 use driftq_core::state::{Contradiction, State};
 use driftq_core::types::{
-    Boot, GroupId, IdentityKey, Lsn, MessageRef, Offset, PartitionId, Position, Timestamp, TopicId,
+    Boot, GroupId, IdentityKey, Lsn, MessageRef, Offset, PartitionId, Position, Timestamp, TopicId, TopicName,
 };
 use driftq_inspect::format::{kind as kind_name, message_ref};
+
+use super::repair::Repaired;
 
 /// A record that is intact and was not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +42,13 @@ pub struct Loss {
     pub ranges: Vec<RangeInclusive<Lsn>>,
     /// Records that do not fit the rebuilt state, in order.
     pub skipped: Vec<Skipped>,
+    /// Pieces of the snapshot that were not found or do not fit what is left.
+    pub images: u64,
+    /// The most records that can have been in what was cut off a segment.
+    pub cut_off: u64,
+    /// The given names of kept topics whose own were lost with a piece of the snapshot. That piece is counted in
+    /// `images`.
+    pub renamed: Vec<TopicName>,
 }
 
 impl Loss {
@@ -47,7 +56,13 @@ impl Loss {
     #[must_use]
     pub fn count(&self) -> u64 {
         let missing: u64 = self.ranges.iter().map(|range| range.end().0 - range.start().0 + 1).sum();
-        missing + self.skipped.len() as u64
+        missing.saturating_add(self.skipped.len() as u64).saturating_add(self.images).saturating_add(self.cut_off)
+    }
+
+    /// Whether nothing is lost.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count() == 0
     }
 }
 
@@ -76,6 +91,19 @@ impl Rebuild {
     /// Starts from the state of a snapshot, or from an empty state.
     pub(super) fn new(state: State, lsn: Lsn) -> Self {
         Self { state, last: lsn, loss: Loss::default(), lost: 0, unknown_from: BTreeMap::new() }
+    }
+
+    /// Starts from what is left of a damaged snapshot, of which `lost` images are missing.
+    pub(super) fn from_repaired(repaired: Repaired, lsn: Lsn, lost: u64) -> Self {
+        let Repaired { state, unknown_from, unused, renamed } = repaired;
+        let loss = Loss { images: lost.saturating_add(unused), renamed, ..Loss::default() };
+        Self { state, last: lsn, lost: loss.count(), loss, unknown_from }
+    }
+
+    /// Up to so many records were cut off.
+    pub(super) fn miss_cut_off(&mut self, records: u64) {
+        self.loss.cut_off += records;
+        self.lost += records;
     }
 
     /// The highest LSN seen.
@@ -136,10 +164,13 @@ impl Rebuild {
         let in_parts = matches!(
             record.event,
             Event::GroupSought { .. }
+                | Event::Purged { .. }
                 | Event::DeadLettered { .. }
                 | Event::Redriven { .. }
                 | Event::Acked { commits: Some(_), .. }
                 | Event::Acked { winner_until: Some(_), .. }
+                | Event::CumulativelyAcked { .. }
+                | Event::EffectDeadLettered(_)
                 | Event::Completed(_)
         ) || matches!(&record.event, Event::Produced { skipped, .. } if !skipped.is_empty());
         if in_parts {
@@ -175,7 +206,10 @@ impl Rebuild {
                 is_unknown(*dead_topic, *dead_partition, *dead_position)
             }
             Event::RetentionExpired { topic, partition, through } => is_unknown(*topic, *partition, *through),
-            Event::GroupSought { topic, targets, .. } => (0..)
+            Event::CumulativelyAcked { topic, partition, acks, .. } => {
+                acks.iter().any(|ack| is_unknown(*topic, *partition, ack.position))
+            }
+            Event::GroupSought { topic, targets, .. } | Event::Purged { topic, ends: targets, .. } => (0..)
                 .map(PartitionId)
                 .zip(targets.iter())
                 .any(|(partition, target)| from(*topic, partition).is_some_and(|from| *target > from)),
@@ -211,6 +245,8 @@ impl Rebuild {
             let found = is_ahead(u64::from(topic.0), u64::from(state.next_topic().0));
             found.then(|| NextIds { next_topic: Some(topic), ..NextIds::default() })
         };
+        let dead =
+            |dead_topic: TopicId, dead_offset: Offset| offset(dead_topic, dead_offset).or_else(|| topic(dead_topic));
         match event {
             Event::Booted { boot } => {
                 let before = Boot(boot.0.checked_sub(1)?);
@@ -222,8 +258,10 @@ impl Rebuild {
             Event::Completed(step) => {
                 let mut stored =
                     step.outputs.iter().filter_map(|output| Some((output.stored.as_ref()?.topic, output.offset)));
-                stored.find_map(|(topic, at)| offset(topic, at))
+                let dead_letter = || step.dead_letter.as_ref().and_then(|slot| dead(slot.topic, slot.offset));
+                stored.find_map(|(topic, at)| offset(topic, at)).or_else(dead_letter)
             }
+            Event::EffectDeadLettered(failed) => dead(failed.dead_letter.topic, failed.dead_letter.offset),
             Event::TopicCreated { topic: id, .. } => topic(*id),
             Event::GroupCreated { topic, group, .. } => {
                 let next = state.topic(*topic)?.next_group();
@@ -233,9 +271,7 @@ impl Rebuild {
             Event::Produced { topic, offset: given, .. } | Event::Redriven { topic, offset: given, .. } => {
                 offset(*topic, *given)
             }
-            Event::DeadLettered { dead_topic, dead_offset, .. } => {
-                offset(*dead_topic, *dead_offset).or_else(|| topic(*dead_topic))
-            }
+            Event::DeadLettered { dead_topic, dead_offset, .. } => dead(*dead_topic, *dead_offset),
             _ => None,
         }
     }
@@ -243,7 +279,7 @@ impl Rebuild {
     /// The rebuilt state and what is lost. No id that a lost record may have assigned is assigned again; `boots` is
     /// the highest number of boots there can have been.
     pub(super) fn finish(self, boots: u64) -> Result<(State, Loss), String> {
-        let Self { state, loss, lost, .. } = self;
+        let Self { state, mut loss, lost, .. } = self;
         assert_eq!(lost, loss.count(), "every loss is counted once");
         let more = |number: u32| u32::try_from(u64::from(number).saturating_add(lost)).unwrap_or(ID_MAX).min(ID_MAX);
         let boots = u32::try_from(boots).unwrap_or(ID_MAX).min(ID_MAX);
@@ -260,6 +296,7 @@ impl Rebuild {
         })
         .map_err(|contradiction| contradiction.to_string())?;
         state.check().map_err(|inconsistency| inconsistency.to_string())?;
+        loss.renamed.retain(|name| state.topic_named(name).is_some());
         Ok((state, loss))
     }
 }
@@ -325,7 +362,9 @@ fn without_skips(record: &Record) -> Option<Record> {
 mod tests {
     use driftq_core::Body;
     use driftq_core::record::DedupeWindow;
-    use driftq_core::types::{Envelope, GroupName, GroupStart, Metadata, ProduceScope, Retention, TopicName};
+    use driftq_core::types::{
+        Envelope, GroupName, GroupOrigin, GroupStart, Metadata, ProduceScope, Retention, TopicName,
+    };
 
     use super::*;
 
@@ -344,7 +383,7 @@ mod tests {
         take(&mut rebuild, Event::Booted { boot: Boot(1) });
         take(&mut rebuild, Event::TopicCreated { topic, name, partitions: 2, retention });
         let (name, start) = (GroupName::new("g")?, GroupStart::Earliest);
-        take(&mut rebuild, Event::GroupCreated { topic, group, name, start });
+        take(&mut rebuild, Event::GroupCreated { topic, group, name, start, origin: GroupOrigin::Requested });
         let body = Body::bare(b"key", b"value");
         take(
             &mut rebuild,
@@ -367,7 +406,10 @@ mod tests {
         take(&mut rebuild, Event::Booted { boot: Boot(1) });
         take(&mut rebuild, Event::TopicCreated { topic, name: name.clone(), partitions: 1, retention });
         let start = GroupStart::Earliest;
-        take(&mut rebuild, Event::GroupCreated { topic, group, name: GroupName::new("g")?, start });
+        take(
+            &mut rebuild,
+            Event::GroupCreated { topic, group, name: GroupName::new("g")?, start, origin: GroupOrigin::Requested },
+        );
         let envelope = Envelope { idempotency_key: Some("k".into()), ..Envelope::default() };
         let body = Body::pack(&Metadata { envelope, ..Metadata::default() }, b"key", b"value");
         let dedupe = Some(DedupeWindow { scope: ProduceScope::new(&name, None), expires_at: Timestamp(2_000) });

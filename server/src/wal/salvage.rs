@@ -4,9 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use driftq_core::codec::record as codec;
+use driftq_core::log::frame::FRAME_HEAD_BYTES;
 use driftq_core::log::{
-    FileId, IoOp, RecoveryError, SegmentHeader, SnapshotHead, SnapshotReadError, SnapshotWriter, Storage, WriteAt,
-    read_snapshot, read_whole,
+    FileId, HEADER_BYTES, IoOp, RecoveryError, SegmentHeader, SnapshotHead, SnapshotReadError, SnapshotWriter, Storage,
+    WriteAt, read_snapshot, read_snapshot_head, read_whole,
 };
 use driftq_core::pipeline::inspect;
 use driftq_core::record::{Event, Record};
@@ -17,7 +18,8 @@ use driftq_files::DataFolder;
 use super::error::WalError;
 use super::quarantine::{self, Replacement};
 use super::rebuild::{Loss, Rebuild};
-use super::scan::{LSN_MAX, LogFiles, ScanItem};
+use super::repair::repair;
+use super::scan::{LSN_MAX, LogFiles, ScanItem, SnapshotParts, scan_snapshot};
 
 /// Whether a salvage may change the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +93,8 @@ pub enum Salvage {
     Resumed {
         /// What is kept.
         kept: Contents,
+        /// Whether the new log lacks something of the old one.
+        has_loss: bool,
         /// The quarantine folder.
         quarantine: PathBuf,
     },
@@ -102,6 +106,15 @@ const LISTED_MAX: usize = 20;
 fn write_loss(f: &mut fmt::Formatter<'_>, loss: &Loss) -> fmt::Result {
     for range in &loss.ranges {
         writeln!(f, "lost: LSN {} to {}", range.start(), range.end())?;
+    }
+    if loss.images > 0 {
+        writeln!(f, "lost: {} pieces of the newest snapshot", loss.images)?;
+    }
+    for name in &loss.renamed {
+        writeln!(f, "lost: the name and settings of a topic, which is now named {name}")?;
+    }
+    if loss.cut_off > 0 {
+        writeln!(f, "lost: whatever was in the part of the last segment that was cut off")?;
     }
     for skipped in loss.skipped.iter().take(LISTED_MAX) {
         writeln!(f, "lost: the record with LSN {} ({}): {}", skipped.lsn, skipped.kind, skipped.reason)?;
@@ -134,7 +147,10 @@ impl fmt::Display for Salvage {
                 writeln!(f, "old files are in {}", quarantine.display())?;
                 writeln!(f, "kept: {kept}")
             }
-            Self::Resumed { kept, quarantine } => {
+            Self::Resumed { kept, has_loss, quarantine } => {
+                if *has_loss {
+                    writeln!(f, "lost: see the output of the salvage that was interrupted")?;
+                }
                 writeln!(f, "an interrupted salvage is finished; old files are in {}", quarantine.display())?;
                 writeln!(f, "kept: {kept}")
             }
@@ -146,8 +162,8 @@ impl fmt::Display for Salvage {
 /// damage that still fits together.
 ///
 /// With [`Consent::DryRun`] it changes nothing. Otherwise it moves every old file, unchanged, to a `quarantine-…`
-/// folder and leaves a new log with the same id: one snapshot, one empty segment. A crash on the way leaves either
-/// the old files in place or the new log ready to be opened; another run resumes.
+/// folder and leaves a new log with the same id: two snapshots, one segment without records. A crash on
+/// the way leaves either the old files in place or the new log ready to be opened; another run resumes.
 ///
 /// # Errors
 /// [`WalError`] if the folder is in use, holds no log, or cannot be read or written.
@@ -166,7 +182,7 @@ pub fn salvage(dir: &Path, consent: Consent) -> Result<Salvage, WalError> {
             Consent::AcceptLoss => {
                 let quarantine = replacement.perform(dir)?;
                 let kept = reopen(&folder, &quarantine)?;
-                Ok(Salvage::Resumed { kept, quarantine })
+                Ok(Salvage::Resumed { kept, has_loss: replacement.has_loss, quarantine })
             }
         };
     }
@@ -179,13 +195,14 @@ pub fn salvage(dir: &Path, consent: Consent) -> Result<Salvage, WalError> {
         Err(error) => error,
     };
     let files = LogFiles::read(&mut storage)?;
-    let salvaged = rebuild(&mut storage, &files)?;
+    let salvaged = rebuild(&mut storage, &files, &error)?;
     let kept = Contents::of(&salvaged.state);
     if consent == Consent::DryRun {
         return Ok(Salvage::Needed { error, kept, loss: salvaged.loss });
     }
     let old: Vec<String> = files.files.iter().map(FileId::to_string).collect();
-    let replacement = quarantine::prepare(dir, &old, |storage| write_log(storage, &files, &salvaged))?;
+    let has_loss = !salvaged.loss.is_empty();
+    let replacement = quarantine::prepare(dir, &old, has_loss, |storage| write_log(storage, &files, &salvaged))?;
     let quarantine = replacement.perform(dir)?;
     let kept = reopen(&folder, &quarantine)?;
     Ok(Salvage::Done { error, kept, loss: salvaged.loss, quarantine, moved: old })
@@ -204,11 +221,12 @@ pub(crate) fn salvage_into(
     from: &mut impl Storage,
     into: &mut impl Storage,
 ) -> Result<Option<(Contents, Loss)>, WalError> {
-    if let Ok(_) | Err(RecoveryError::NoLog | RecoveryError::UnknownVersion { .. }) = inspect(from, None) {
-        return Ok(None);
-    }
+    let error = match inspect(from, None) {
+        Ok(_) | Err(RecoveryError::NoLog | RecoveryError::UnknownVersion { .. }) => return Ok(None),
+        Err(error) => error,
+    };
     let files = LogFiles::read(from)?;
-    let salvaged = rebuild(from, &files)?;
+    let salvaged = rebuild(from, &files, &error)?;
     write_log(into, &files, &salvaged)?;
     Ok(Some((Contents::of(&salvaged.state), salvaged.loss)))
 }
@@ -221,10 +239,35 @@ struct Salvaged {
     lsn: Lsn,
 }
 
-fn rebuild(storage: &mut impl Storage, files: &LogFiles) -> Result<Salvaged, WalError> {
+/// Rebuilds the state from the newest intact snapshot or from what is left of a damaged one, whichever loses least.
+fn rebuild(storage: &mut impl Storage, files: &LogFiles, error: &RecoveryError) -> Result<Salvaged, WalError> {
     let mut bytes = Vec::new();
-    let (state, base) = newest_snapshot(storage, files, &mut bytes)?;
-    let mut rebuild = Rebuild::new(state, base);
+    let mut bases = Vec::new();
+    let intact = newest_snapshot(storage, files, &mut bytes)?;
+    bases.extend(intact.map(|(state, lsn)| Rebuild::new(state, lsn)));
+    for (lsn, _) in files.snapshots.iter().filter(|(lsn, head)| head.is_err() && !files.stray.contains(lsn)) {
+        bases.extend(damaged_snapshot(storage, files, *lsn, &mut bytes)?);
+    }
+    if bases.is_empty() {
+        bases.push(Rebuild::new(State::default(), Lsn(0)));
+    }
+    let mut best: Option<Salvaged> = None;
+    for base in bases {
+        let salvaged = rebuild_from(base, storage, files, error)?;
+        if best.as_ref().is_none_or(|best| salvaged.loss.count() < best.loss.count()) {
+            best = Some(salvaged);
+        }
+    }
+    best.ok_or(WalError::NoIdentity)
+}
+
+fn rebuild_from(
+    mut rebuild: Rebuild,
+    storage: &mut impl Storage,
+    files: &LogFiles,
+    error: &RecoveryError,
+) -> Result<Salvaged, WalError> {
+    let mut bytes = Vec::new();
     for segment in &files.segments {
         read_whole(storage, segment.file, &mut bytes).map_err(WalError::storage(segment.file))?;
         for item in segment.scan(&bytes) {
@@ -234,6 +277,9 @@ fn rebuild(storage: &mut impl Storage, files: &LogFiles) -> Result<Salvaged, Wal
         }
     }
     rebuild.miss_through(files.last_lsn_synced());
+    if let RecoveryError::CutOff { len, made, .. } = error {
+        rebuild.miss_cut_off(made.saturating_sub(*len).div_ceil(FRAME_HEAD_BYTES as u64));
+    }
     let lsn = rebuild.last().max(files.last_lsn_named()).next();
     if lsn >= LSN_MAX {
         return Err(WalError::InconsistentState("its LSNs are at their end".to_owned()));
@@ -243,12 +289,31 @@ fn rebuild(storage: &mut impl Storage, files: &LogFiles) -> Result<Salvaged, Wal
     Ok(Salvaged { state, loss, lsn })
 }
 
-/// The state of the newest snapshot that is intact and consistent; an empty state if there is none.
+/// What is left of the damaged snapshot of `lsn`, if that is a consistent state.
+fn damaged_snapshot(
+    storage: &mut impl Storage,
+    files: &LogFiles,
+    lsn: Lsn,
+    bytes: &mut Vec<u8>,
+) -> Result<Option<Rebuild>, WalError> {
+    let file = FileId::Snapshot(lsn);
+    let head = read_snapshot_head(storage, lsn).map_err(WalError::storage(file))?;
+    let boot = head.ok().and_then(|head| u32::try_from(head.epoch).ok()).map_or(Boot(0), Boot);
+    read_whole(storage, file, bytes).map_err(WalError::storage(file))?;
+    let SnapshotParts { images, lost } = scan_snapshot(bytes, files.log_id, lsn);
+    if images.is_empty() {
+        return Ok(None);
+    }
+    let repaired = repair(images, boot);
+    Ok(repaired.state.check().is_ok().then(|| Rebuild::from_repaired(repaired, lsn, lost)))
+}
+
+/// The state of the newest snapshot that is intact and consistent.
 fn newest_snapshot(
     storage: &mut impl Storage,
     files: &LogFiles,
     window: &mut Vec<u8>,
-) -> Result<(State, Lsn), WalError> {
+) -> Result<Option<(State, Lsn)>, WalError> {
     for (lsn, _) in files.snapshots.iter().filter(|(_, head)| head.is_ok()) {
         let mut state = State::default();
         let read = read_snapshot(storage, *lsn, window, |kind, version, payload| {
@@ -259,30 +324,46 @@ fn newest_snapshot(
             }
         });
         match read {
-            Ok(_) if state.boot() > Boot(0) && state.check().is_ok() => return Ok((state, *lsn)),
+            Ok(_) if state.boot() > Boot(0) && state.check().is_ok() => return Ok(Some((state, *lsn))),
             Ok(_) | Err(SnapshotReadError::Damaged(_) | SnapshotReadError::Refused { .. }) => {}
             Err(SnapshotReadError::Storage(fault)) => return Err(WalError::storage(FileId::Snapshot(*lsn))(fault)),
         }
     }
-    Ok((State::default(), Lsn(0)))
+    Ok(None)
 }
 
 /// The bytes of the snapshot that are written at a time.
 const SLICE_BYTES: usize = 1 << 20;
 
-/// Writes the new log, a snapshot and a segment that continues from it, and returns its files.
+/// Writes the new log, two snapshots of the same state and a segment of one frame between them, and returns its files.
 fn write_log(storage: &mut impl Storage, files: &LogFiles, salvaged: &Salvaged) -> Result<Vec<FileId>, WalError> {
     let epoch = u64::from(salvaged.state.boot().0);
     // No frame has this LSN, so there is no checksum to refer to. Snapshot and segment agree on 0, which links them.
-    let head = SnapshotHead { log_id: files.log_id, lsn: salvaged.lsn, crc: 0, epoch };
+    let older = SnapshotHead { log_id: files.log_id, lsn: salvaged.lsn, crc: 0, epoch };
     let header = SegmentHeader {
         log_id: files.log_id,
         sequence: files.last_sequence() + 1,
-        previous_lsn: head.lsn,
-        previous_crc: head.crc,
-        synced: head.lsn,
+        previous_lsn: older.lsn,
+        previous_crc: older.crc,
+        synced: older.lsn,
+        capacity: 0,
     };
-    let draft = head.draft();
+    let mut chain = header.chain();
+    let mut footer = Vec::new();
+    let lsn = chain.footer(&mut footer, older.lsn);
+    let newer = SnapshotHead { lsn, crc: chain.last_crc(), ..older };
+    let (file, at) = (header.file(), WriteAt { epoch, position: HEADER_BYTES as u64 });
+    let segment = [IoOp::Append { file, at, bytes: footer }, IoOp::Sync { file }];
+    for op in header.create_ops(epoch, 0).iter().chain(&segment) {
+        op.perform(storage).map_err(|fault| WalError::Storage { file: None, fault })?;
+    }
+    write_snapshot(storage, &older, &salvaged.state)?;
+    write_snapshot(storage, &newer, &salvaged.state)?;
+    Ok(vec![file, older.file(), newer.file()])
+}
+
+fn write_snapshot(storage: &mut impl Storage, head: &SnapshotHead, state: &State) -> Result<(), WalError> {
+    let (epoch, draft) = (head.epoch, head.draft());
     let mut position = 0;
     let mut append = |storage: &mut dyn Storage, bytes: &mut Vec<u8>| {
         let appended = storage.append(draft, WriteAt { epoch, position }, bytes);
@@ -292,8 +373,8 @@ fn write_log(storage: &mut impl Storage, files: &LogFiles, salvaged: &Salvaged) 
     };
     storage.create(draft, 0).map_err(WalError::storage(draft))?;
     let mut bytes = Vec::new();
-    let mut writer = SnapshotWriter::begin(&head, &mut bytes);
-    for image in salvaged.state.view() {
+    let mut writer = SnapshotWriter::begin(head, &mut bytes);
+    for image in state.view() {
         let record = Record { at: Timestamp::default(), event: Event::Restored(image) };
         let kind = codec::kind(&record.event);
         let written = writer.record(&mut bytes, kind, codec::VERSION, |out| codec::encode(&record, out));
@@ -304,9 +385,8 @@ fn write_log(storage: &mut impl Storage, files: &LogFiles, salvaged: &Salvaged) 
     }
     writer.finish(&mut bytes);
     append(storage, &mut bytes)?;
-    let last_ops = [IoOp::Sync { file: draft }, IoOp::Rename { from: draft, to: head.file() }];
-    for op in last_ops.iter().chain(&header.create_ops(epoch, 0)) {
+    for op in [IoOp::Sync { file: draft }, IoOp::Rename { from: draft, to: head.file() }, IoOp::SyncFolder] {
         op.perform(storage).map_err(|fault| WalError::Storage { file: None, fault })?;
     }
-    Ok(vec![header.file(), head.file()])
+    Ok(())
 }

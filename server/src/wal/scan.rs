@@ -4,10 +4,13 @@
 
 use std::collections::BTreeMap;
 
+use driftq_core::codec::record as codec;
 use driftq_core::log::{
-    CrcSeed, FileId, Frame, FrameError, HEADER_BYTES, HeaderError, LogId, RecoveryError, SegmentHeader, SnapshotError,
-    SnapshotHead, SnapshotReadError, StopReason, Storage, find_frame, frame, read_snapshot, read_whole,
+    CrcSeed, FileId, Frame, FrameError, HEADER_BYTES, HeaderError, LogId, RECORD_KIND_MAX, RecoveryError,
+    SegmentHeader, SnapshotError, SnapshotHead, SnapshotReadError, StopReason, Storage, find_frame, frame,
+    read_snapshot, read_snapshot_head, read_whole,
 };
+use driftq_core::record::{Event, Image, Record};
 use driftq_core::types::Lsn;
 
 use super::error::WalError;
@@ -58,6 +61,8 @@ pub(super) struct LogFiles {
     pub(super) segments: Vec<Segment>,
     /// Finished snapshots, newest first, and whether each is intact.
     pub(super) snapshots: Vec<(Lsn, Result<SnapshotHead, SnapshotError>)>,
+    /// Snapshots by their names that hold neither a header nor a frame of this log.
+    pub(super) stray: Vec<Lsn>,
     /// Files of other logs.
     pub(super) foreign: Vec<(FileId, LogId)>,
     /// All files with the name of a segment or snapshot.
@@ -139,8 +144,14 @@ impl LogFiles {
             after = Some(segment.sequence);
             dead_from = segment.first.into_iter().chain(dead_from).min();
         }
+        let mut stray = Vec::new();
+        for (lsn, head) in &snapshots {
+            if head.is_err() && !holds_frames_of(storage, log_id, *lsn, &mut window)? {
+                stray.push(*lsn);
+            }
+        }
         let files = files.iter().map(|info| info.file).collect();
-        Ok(Self { log_id, segments, snapshots, foreign, files })
+        Ok(Self { log_id, segments, snapshots, stray, foreign, files })
     }
 
     /// The highest number of a segment, by name or by header.
@@ -150,10 +161,11 @@ impl LogFiles {
         names.chain(headers).filter(|sequence| *sequence < NUMBER_END).max().unwrap_or(0)
     }
 
-    /// The highest LSN that a header or a finished snapshot's name proves to have been synced.
+    /// The highest LSN that a header or a finished snapshot proves to have been synced. The name of a file that holds
+    /// nothing of this log proves nothing.
     pub(super) fn last_lsn_synced(&self) -> Lsn {
         let headers = self.segments.iter().filter_map(|segment| Some(segment.header.ok()?.previous_lsn));
-        let names = self.snapshots.iter().map(|(lsn, _)| *lsn);
+        let names = self.snapshots.iter().map(|(lsn, _)| *lsn).filter(|lsn| !self.stray.contains(lsn));
         headers.chain(names).filter(|lsn| lsn.0 < NUMBER_END).max().unwrap_or_default()
     }
 
@@ -165,6 +177,63 @@ impl LogFiles {
         });
         names.filter(|lsn| lsn.0 < NUMBER_END).max().unwrap_or_default()
     }
+}
+
+/// Whether the damaged snapshot of `lsn` has a header or a frame of the log.
+fn holds_frames_of(
+    storage: &mut impl Storage,
+    log_id: LogId,
+    lsn: Lsn,
+    window: &mut Vec<u8>,
+) -> Result<bool, WalError> {
+    let file = FileId::Snapshot(lsn);
+    let head = read_snapshot_head(storage, lsn).map_err(WalError::storage(file))?;
+    if head.is_ok_and(|head| head.log_id == log_id) {
+        return Ok(true);
+    }
+    read_whole(storage, file, window).map_err(WalError::storage(file))?;
+    let from = HEADER_BYTES.min(window.len());
+    Ok(find_frame(window, from, Lsn(1)..=LSN_MAX, CrcSeed::new(log_id, file)).is_some())
+}
+
+/// What is whole in a damaged snapshot.
+#[derive(Debug, Default)]
+pub(super) struct SnapshotParts {
+    /// Its intact images.
+    pub(super) images: Vec<Image>,
+    /// Images that are missing; at least one if its end is.
+    pub(super) lost: u64,
+}
+
+/// Every image in the snapshot of `lsn` that verifies, also behind damage.
+pub(super) fn scan_snapshot(bytes: &[u8], log_id: LogId, lsn: Lsn) -> SnapshotParts {
+    let seed = CrcSeed::new(log_id, FileId::Snapshot(lsn));
+    let mut parts = SnapshotParts::default();
+    let (mut position, mut last, mut ended) = (HEADER_BYTES.min(bytes.len()), Lsn(0), false);
+    while !ended {
+        let frame = match frame::decode(&bytes[position..], seed) {
+            Ok(frame) if frame.head.lsn > last => frame,
+            _ => match find_frame(bytes, position, last.next()..=LSN_MAX, seed) {
+                Some(found) => {
+                    position = found;
+                    continue;
+                }
+                None => break,
+            },
+        };
+        parts.lost += frame.head.lsn.0 - last.0 - 1;
+        (position, last) = (position + frame.size(), frame.head.lsn);
+        if frame.head.kind > RECORD_KIND_MAX {
+            ended = true;
+        } else {
+            match codec::decode(frame.head.kind, frame.head.version, frame.payload) {
+                Ok(Record { event: Event::Restored(image), .. }) => parts.images.push(image),
+                _ => parts.lost += 1,
+            }
+        }
+    }
+    parts.lost += u64::from(!ended);
+    parts
 }
 
 /// The log id in most segment headers and snapshots.

@@ -6,7 +6,7 @@ use std::process::{Command as Process, Output as Finished};
 use std::time::SystemTime;
 
 use driftq_core::command::Ack;
-use driftq_core::command::{Claim, OnDisconnect, Subscribe, TokenClaim};
+use driftq_core::command::{Claim, GroupLifetime, OnDisconnect, Subscribe, TokenClaim};
 use driftq_core::reply::Delivery;
 use driftq_core::types::{GroupName, GroupStart, Millis, OwnerName, TopicName};
 use driftq_core::{Command, Output};
@@ -34,6 +34,7 @@ fn receive(broker: &mut Broker, owner: &str) -> Delivery {
         deliveries_max: Some(1),
         start: GroupStart::Earliest,
         on_disconnect: OnDisconnect::Keep,
+        group_lifetime: GroupLifetime::Durable,
     }));
     let delivered = outputs.into_iter().find_map(|output| match output {
         Output::Deliver { delivery, .. } => Some(*delivery),

@@ -3,9 +3,10 @@
 mod daemon;
 mod damage;
 mod damage_classes;
+mod damaged_snapshot;
 mod damaged_starts;
 mod inspect;
 mod interrupted;
 mod read_only;
-mod support;
+pub(crate) mod support;
 mod sweep;

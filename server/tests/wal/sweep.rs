@@ -54,7 +54,7 @@ fn salvage_after_random_damage_yields_a_log_that_opens() {
             });
         }
         let (code, text) = salvage(dir.path(), true);
-        assert_eq!(code, 0, "round {round}: {text}");
+        assert!(code == 0 || code == 3 && text.contains("\nlost: "), "round {round}: {code} {text}");
         state(dir.path()).check().unwrap();
     }
 }

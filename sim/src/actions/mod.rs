@@ -130,6 +130,8 @@ pub enum IoFault {
         /// The length of the prefix.
         bytes: u16,
     },
+    /// The creation of a file finds no descriptor left; any other operation succeeds.
+    NoDescriptor,
 }
 
 /// What of the unsynced data a crash loses.

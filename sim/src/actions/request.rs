@@ -24,6 +24,21 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         keep_bytes: Option<u32>,
     },
+    /// Change the retention of a topic.
+    #[serde(rename = "change")]
+    ChangeRetention {
+        /// The topic.
+        topic: Topic,
+        /// The new age.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keep_ms: Option<u32>,
+        /// The new size.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keep_bytes: Option<u32>,
+        /// What is not given becomes the server's default.
+        #[serde(default, skip_serializing_if = "is_false")]
+        reset: bool,
+    },
     /// Delete a topic.
     #[serde(rename = "delete")]
     DeleteTopic {
@@ -81,7 +96,15 @@ pub enum Request {
         /// The delay before the retry.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         delay_ms: Option<u32>,
+        /// No retry: the message is dead-lettered.
+        #[serde(default, skip_serializing_if = "is_false")]
+        never: bool,
     },
+    /// Ack everything up to a delivery that went to its owner.
+    AckCumulative(DeliveryRef),
+    /// End the lease of a delivery as if it had run out.
+    #[serde(rename = "expire")]
+    ExpireLease(DeliveryRef),
     /// Extend the lease of a delivery.
     Extend {
         /// The delivery.
@@ -109,6 +132,9 @@ pub enum Request {
         /// The next messages.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         produce: Vec<NewMessage>,
+        /// The step failed for good, with one of a few errors: its message is dead-lettered instead.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<u8>,
     },
     /// Ask for a grant to run an effect.
     #[serde(rename = "begin")]
@@ -124,6 +150,9 @@ pub enum Request {
         /// One of a few results; 0 for none.
         #[serde(default, skip_serializing_if = "is_zero")]
         result: u8,
+        /// The delivery whose message is dead-lettered with it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dead_letter: Option<DeliveryRef>,
     },
     /// Ask for another grant of an effect that failed.
     #[serde(rename = "reacquire")]
@@ -156,6 +185,24 @@ pub enum Request {
     ForgetEffect {
         /// The effect.
         effect: EffectRef,
+    },
+    /// List the records of effects.
+    #[serde(rename = "effects")]
+    ListEffects {
+        /// Of one of a few tenants; 0 for all.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        tenant: u8,
+        /// With this outcome.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        outcome: Option<EffectOutcome>,
+        /// Unchanged for so long.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        older_ms: u32,
+        /// At most this many.
+        limit: u8,
+        /// After this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<EffectRef>,
     },
     /// Create a group.
     CreateGroup {
@@ -210,6 +257,16 @@ pub enum Request {
         /// One dead letter; `None` for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         offset: Option<u64>,
+        /// At most this many.
+        limit: u64,
+    },
+    /// Remove the messages of a topic.
+    Purge {
+        /// The topic.
+        topic: Topic,
+    },
+    /// Continue the redrive of all whose reply last named a rest.
+    RedriveRest {
         /// At most this many.
         limit: u64,
     },
@@ -314,6 +371,9 @@ pub struct Subscription {
     /// Closing the stream releases its leases.
     #[serde(skip_serializing_if = "is_false")]
     pub release: bool,
+    /// A new group is deleted with its last stream.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ephemeral: bool,
 }
 
 /// A delivery that a worker has read.

@@ -1,4 +1,5 @@
-//! The command line. Exit codes: 0 passed, 1 an invariant was violated (or a planted bug survived), 2 misuse.
+//! The command line. Exit codes: 0 passed, 1 an invariant was violated (or a planted bug survived), 2 misuse, 130 a
+//! campaign was interrupted by a signal and had found nothing.
 
 mod args;
 mod exhaust;
@@ -8,6 +9,7 @@ mod mutants;
 mod replay;
 mod run;
 mod shrink;
+mod signals;
 mod soak;
 mod source;
 mod view;
@@ -37,6 +39,8 @@ enum Ending {
     Passed,
     /// An invariant was violated.
     Failed,
+    /// A signal ended the command before it was done; no invariant was violated up to then.
+    Interrupted,
 }
 
 /// Why a command could not be executed.
@@ -82,6 +86,7 @@ pub fn main() -> ExitCode {
     match result {
         Ok(Ending::Passed) => ExitCode::SUCCESS,
         Ok(Ending::Failed) => ExitCode::from(1),
+        Ok(Ending::Interrupted) => ExitCode::from(signals::INTERRUPTED),
         Err(misuse) => {
             eprintln!("error: {misuse}");
             ExitCode::from(2)

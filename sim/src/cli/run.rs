@@ -1,10 +1,12 @@
 //! `driftq-sim run`.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use driftq_core::faults::Fault;
 
 use super::args::Run;
+use super::signals::stop_on_signals;
 use super::{Ending, Misuse, print_line};
 use crate::campaign::{DETERMINISTIC, Extent, Failure, Plan, check_determinism};
 use crate::parallel::cores;
@@ -19,12 +21,14 @@ use crate::trace::Trace;
 const SEEDS: u64 = 1_000;
 
 pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
+    let stop = stop_on_signals().map_err(Misuse::Signals)?;
     let plan = Plan {
         start: args.start,
         extent: args.time.map_or(Extent::Seeds(args.seeds.unwrap_or(SEEDS)), Extent::For),
         jobs: args.jobs.unwrap_or_else(cores),
         options: RunOptions { fault: args.mutant, profile: args.profile, ..RunOptions::default() },
         failures_max: args.failures,
+        stop: &stop,
     };
     print_line!("{}", command(args, &plan));
     match check_determinism(plan.start, plan.options) {
@@ -48,6 +52,11 @@ pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
     for failure in &summary.failures {
         report(failure, args)?;
     }
+    let is_interrupted = stop.load(Ordering::Relaxed);
+    if is_interrupted && summary.failures.is_empty() {
+        print_line!("INTERRUPTED after {} seeds, none of which failed", grouped(summary.seeds));
+        return Ok(Ending::Interrupted);
+    }
     // A planted bug changes which points can be hit.
     let missed = if args.mutant.is_some() { Vec::new() } else { missed(&summary) };
     for point in &missed {
@@ -59,7 +68,7 @@ pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
 }
 
 /// The command line with all options.
-fn command(args: &Run, plan: &Plan) -> String {
+fn command(args: &Run, plan: &Plan<'_>) -> String {
     let extent = match plan.extent {
         Extent::Seeds(seeds) => format!("--seeds {seeds}"),
         Extent::For(time) => format!("--for {}ms", time.as_millis()),

@@ -1,14 +1,11 @@
 //! `driftq-sim soak`.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 
 use super::args::Soak;
+use super::signals::stop_on_signals;
 use super::{Ending, Misuse, print_line};
 use crate::campaign::{DETERMINISTIC, check_determinism};
 use crate::parallel::cores;
@@ -21,17 +18,9 @@ use crate::swarm::Profile;
 
 /// The first seed of a new soak: far from the seeds of other runs.
 const START: u64 = 0x1000_0000_0000;
-/// The exit code after a second signal.
-const SECOND_SIGNAL_EXIT_CODE: i32 = 130;
 
 pub(super) fn soak(args: &Soak) -> Result<Ending, Misuse> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // The first signal sets the flag; a second one ends the process at once.
-        flag::register_conditional_shutdown(signal, SECOND_SIGNAL_EXIT_CODE, Arc::clone(&stop))
-            .map_err(Misuse::Signals)?;
-        flag::register(signal, Arc::clone(&stop)).map_err(Misuse::Signals)?;
-    }
+    let stop = stop_on_signals().map_err(Misuse::Signals)?;
     let folder = Folder::lock(&args.dir)?;
     let mut state = load_state(args, &folder)?;
     let jobs = args.jobs.unwrap_or_else(cores);

@@ -34,7 +34,7 @@ impl Source {
             return Ok(Self::Seed(seed, profile));
         }
         let path = Path::new(text);
-        if !path.is_file() {
+        if !path.exists() || path.is_dir() {
             return Err(Misuse::NoSource(text.to_owned()));
         }
         let trace = Trace::read(path).map_err(|cause| Misuse::Trace { path: path.to_owned(), cause })?;

@@ -13,6 +13,7 @@ use std::ops::Range;
 use driftq_core::log::{FileId, StorageFault};
 
 use crate::actions::{Damage, IoFault, Loss};
+use crate::invariants::files::SegmentFile;
 
 /// The unit in which a crash keeps or loses data.
 pub const SECTOR_BYTES: usize = 512;
@@ -35,7 +36,7 @@ impl Loss {
 }
 
 impl IoFault {
-    /// The log fails, and a restart continues.
+    /// The log fails, and a restart continues; a lack of descriptors is waited out.
     #[must_use]
     pub const fn duty(self) -> Duty {
         Duty::Survive
@@ -334,6 +335,16 @@ impl Disk {
     /// All files and their bytes.
     pub fn files(&self) -> impl Iterator<Item = (FileId, &[u8])> {
         self.folder.iter().filter_map(|(file, number)| Some((*file, &*self.contents.get(number)?.written)))
+    }
+
+    /// The segments, oldest first.
+    pub(crate) fn segments(&self) -> Vec<SegmentFile> {
+        let segment = |(file, number): (&FileId, &u64)| {
+            let content = self.contents.get(number).filter(|_| matches!(file, FileId::Segment(_)))?;
+            let (written, allocated) = (content.written.len() as u64, content.allocated());
+            Some(SegmentFile { file: *file, written, allocated })
+        };
+        self.folder.iter().filter_map(segment).collect()
     }
 
     /// Byte `nth` of the disk, modulo its size.

@@ -7,7 +7,11 @@ use crate::actions::IoFault;
 
 impl Storage for Disk {
     fn create(&mut self, file: FileId, capacity: u64) -> Result<(), StorageFault> {
+        let has_descriptor = self.fault != Some(IoFault::NoDescriptor);
         self.begin_change()?;
+        if !has_descriptor {
+            return Err(StorageFault::NoDescriptor);
+        }
         if self.folder.contains_key(&file) {
             return Err(StorageFault::Exists);
         }
@@ -104,6 +108,28 @@ impl Storage for Disk {
         self.begin_change()?;
         let number = self.content_number(file)?;
         self.change(Change::Removed(file), number);
+        Ok(())
+    }
+
+    fn trim(&mut self, file: FileId, len: u64) -> Result<(), StorageFault> {
+        self.begin_change()?;
+        let number = self.content_number(file)?;
+        let content = self.content_mut(file)?;
+        if len >= content.allocated() {
+            return Ok(());
+        }
+        let end = usize::try_from(len).unwrap_or(usize::MAX);
+        content.written.truncate(end);
+        content.platter.truncate(end);
+        content.capacity = len;
+        for change in &mut self.unsynced {
+            if let Unsynced::Bytes(of, range) = change
+                && *of == number
+            {
+                *range = range.start.min(end)..range.end.min(end);
+            }
+        }
+        self.unsynced.retain(|change| change.len() > 0);
         Ok(())
     }
 

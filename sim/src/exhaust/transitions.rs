@@ -113,7 +113,7 @@ fn subscription(nth: u8) -> Subscription {
 fn settle_request(delivery: DeliveryRef, op: SettleOp) -> Request {
     match op {
         SettleOp::Ack => Request::Ack(delivery),
-        SettleOp::Nack => Request::Nack { delivery, reason: 1, delay_ms: None },
+        SettleOp::Nack => Request::Nack { delivery, reason: 1, delay_ms: None, never: false },
         SettleOp::Extend => Request::Extend { delivery, lease_ms: None },
         SettleOp::Release => Request::Release(delivery),
     }

@@ -151,17 +151,20 @@ impl Future<'_> {
             Request::Produce(new_message) if self.source.one_in(4) => Request::Produce(new_message),
             Request::Produce(new_message) => Request::Produce(self.new_message(new_message, world)),
             Request::Ack(delivery) => Request::Ack(self.delivery_ref(delivery, world)),
-            Request::Nack { delivery, reason, delay_ms } => {
-                Request::Nack { delivery: self.delivery_ref(delivery, world), reason, delay_ms }
+            Request::Nack { delivery, reason, delay_ms, never } => {
+                Request::Nack { delivery: self.delivery_ref(delivery, world), reason, delay_ms, never }
             }
+            Request::AckCumulative(delivery) => Request::AckCumulative(self.delivery_ref(delivery, world)),
+            Request::ExpireLease(delivery) => Request::ExpireLease(self.delivery_ref(delivery, world)),
             Request::Extend { delivery, lease_ms } => {
                 Request::Extend { delivery: self.delivery_ref(delivery, world), lease_ms }
             }
             Request::Release(delivery) => Request::Release(self.delivery_ref(delivery, world)),
-            Request::Complete { delivery, result, produce } => Request::Complete {
+            Request::Complete { delivery, result, produce, failed } => Request::Complete {
                 delivery: self.delivery_ref(delivery, world),
                 result,
                 produce: produce.into_iter().map(|new_message| self.new_message(new_message, world)).collect(),
+                failed,
             },
             Request::BeginEffect(begin) => {
                 let delivery = begin.delivery.map(|delivery| self.delivery_ref(delivery, world));

@@ -40,7 +40,11 @@ catalog! {
     1 TRIMMED_STAYS_TRIMMED trimmed_stays_trimmed: "a trimmed message does not reappear";
     1 UNACKED_IS_STORED unacked_is_stored: "a message that a group has not acked is not trimmed";
     1 ACKED_IS_TRIMMED acked_is_trimmed: "a message acked by every group is trimmed unless retention keeps it";
-    1 UNCONSUMED_IS_STORED unconsumed_is_stored: "in a topic without groups only a redrive removes a message";
+    1 UNCONSUMED_IS_STORED unconsumed_is_stored: "in a topic without groups only a redrive or a purge removes a \
+        message";
+    1 PURGE_REMOVES_WHAT_WAS_THERE purge_removes_what_was_there: "a purge leaves no message that was stored when it was \
+        decided";
+    1 PURGE_COUNTS_WHAT_WAS_THERE purge_counts_what_was_there: "a purge tells the number of messages that were stored";
 
     2 GROUP_COUNTS_MATCH group_counts_match: "the counters of a group equal a recount of its messages";
     2 ACK_COUNT_MATCHES ack_count_matches: "a message counts the groups that acked it and is open until all have";
@@ -55,6 +59,7 @@ catalog! {
 
     5 ACKED_NOT_REDELIVERED acked_not_redelivered: "a message is not delivered again after a confirmed ack, except \
         after a seek";
+    5 PURGED_NOT_REDELIVERED purged_not_redelivered: "a purged message is never delivered again";
     5 CONFIRMED_ACK_HOLDS confirmed_ack_holds: "a confirmed ack stays in effect, except after a seek";
 
     6 STALE_CLAIM_IS_NOOP stale_claim_is_noop: "a claim that does not match the newest delivery changes nothing";
@@ -85,9 +90,10 @@ catalog! {
     13 ATTEMPTS_RECOVERED attempts_recovered: "recovered attempts and tokens are not behind those delivered";
     13 LAST_ERROR_REPORTED last_error_reported: "a delivery reports the last failure reason";
 
+
     14 DEAD_NOT_REDELIVERED dead_not_redelivered: "a dead-lettered message is not delivered to its group again";
-    14 EXHAUSTED_NOT_REDELIVERED exhausted_not_redelivered: "a message whose attempts are exhausted is not delivered \
-        again";
+    14 EXHAUSTED_NOT_REDELIVERED exhausted_not_redelivered: "a message whose attempts are exhausted, or that its \
+        worker ruled out to retry, is not delivered again";
     14 DEAD_LETTERED_ONCE dead_lettered_once: "a message is dead-lettered once per group and acked there";
     14 DEAD_LETTERED_AT_LIMIT dead_lettered_at_limit: "a message is dead-lettered at its last attempt or past its \
         deadline, not before";
@@ -100,6 +106,8 @@ catalog! {
     14 REDRIVEN_DELIVERED_TO_ORIGIN redriven_delivered_to_origin: "a redriven message is delivered only to the group \
         that failed it";
     14 REDRIVE_WITHIN_LIMIT redrive_within_limit: "a redrive moves no more messages than its limit";
+    14 REDRIVE_MOVES_WHAT_WAS_THERE redrive_moves_what_was_there: "a redrive of all moves only dead letters that were \
+        stored when it was asked for";
 
     15 NOT_BEFORE_DUE not_before_due: "nothing is delivered before its delay, backoff or schedule";
     15 NOT_AFTER_DEADLINE not_after_deadline: "nothing is delivered after its deadline";
@@ -119,6 +127,7 @@ catalog! {
     16 QUERY_IS_NOOP query_is_noop: "a query writes no record";
     16 RETAINED_BYTES retained_bytes: "retained messages stay within the retention size";
     16 RETAINED_AS_CONFIGURED retained_as_configured: "acked messages are kept as long as retention requires";
+    16 RETAINED_WITHIN_BOUND retained_within_bound: "the retained messages of all topics stay within their memory";
     16 RETENTION_ENDS retention_ends: "acked messages older than the retention age are removed";
 
     17 SYNCED_BEFORE_RELEASE synced_before_release: "nothing is released to a client before its records are synced";
@@ -142,6 +151,8 @@ catalog! {
 
     23 SILENT_AFTER_FAILURE silent_after_failure: "after a log failure only what was durable before is released";
     23 REFUSED_AFTER_FAILURE refused_after_failure: "a command after a log failure is refused with that failure";
+    23 SHORTAGE_IS_WAITED_OUT shortage_is_waited_out: "the log fails only after a failed operation, not on a full disk \
+        nor for want of a descriptor";
     23 ONE_REPLY one_reply: "every command gets one reply; after a log failure, only that failure";
 
     24 GRANT_TOKEN_IS_NEW grant_token_is_new: "every grant has a new token";
@@ -161,6 +172,11 @@ catalog! {
     26 TIMERS_QUIESCE timers_quiesce: "repeated timeouts at one time come to an end";
     26 IO_QUIESCES io_quiesces: "repeated I/O at one time comes to an end";
     26 DRAINS drains: "without faults every message is delivered and acked";
+    26 ACCEPTS_AGAIN accepts_again: "with free space a log takes records again, without traffic";
+
+    27 SEGMENTS_ARE_CUT segments_are_cut: "a closed segment takes no more space than it holds";
+    27 SEGMENTS_ARE_FEW segments_are_few: "no more segments are begun without a snapshot than configured";
+    27 RESTS_SMALL rests_small: "a log at rest has two segments; without live messages they are small";
 }
 
 pub(super) use sentence;

@@ -51,7 +51,8 @@ pub(super) fn ack_count_matches(
     acked_in: usize,
 ) -> Verdict {
     let is_open = partition_view.partition.in_backlog(position);
-    let good = message.acked_in as usize == acked_in && is_open != partition_view.is_acked_by_all(acked_in);
+    let good = partition_view.partition.acked_in(position) as usize == acked_in
+        && is_open != partition_view.is_acked_by_all(acked_in);
     catalog::ACK_COUNT_MATCHES
         .holds(good, || format!("{partition_view}: {message:?} is acked in {acked_in} groups, open: {is_open}"))
 }
@@ -99,6 +100,7 @@ mod tests {
         };
         let info = TopicInfo {
             name: name.clone(),
+            retention: driftq_core::types::Retention::NOTHING,
             partitions: world.broker().expect("the broker runs").state().topic_named(&name).map_or(
                 Vec::new(),
                 |topic| {

@@ -1,14 +1,15 @@
 //! Dead letters and redrive: a message is dead-lettered once, at its limit and unchanged; a redrive returns it to the
 //! group that failed it, and to no other.
 
+use driftq_core::command::RedriveRest;
 use driftq_core::reply::Delivery;
-use driftq_core::state::Message;
+use driftq_core::state::{Message, Topic};
 use driftq_core::types::{
     DeadLetter, DeadReason, Envelope, GroupId, Limits, Lsn, Metadata, Offset, RedriveOrigin, Timestamp,
 };
 
 use super::catalog::{self, sentence};
-use super::tracker::model::{DeliveryContext, GroupModel, GroupView, StoredMessage};
+use super::tracker::model::{DeliveryContext, GroupModel, GroupView, RedriveBounds, StoredMessage};
 use super::verdict::Verdict;
 
 #[doc = sentence!(dead_not_redelivered)]
@@ -29,8 +30,9 @@ pub(super) fn exhausted_not_redelivered(model: &GroupModel, context: &DeliveryCo
         true => before.is_some_and(|seen| seen.is_exhausted && !seen.is_uncertain && !seen.crashed),
         false => max_attempts > 0 && context.delivery.failures >= max_attempts,
     };
+    let is_non_retryable = before.is_some_and(|seen| seen.is_non_retryable);
     // A dead letter is not dead-lettered again.
-    let good = context.is_dead_letter || !is_exhausted;
+    let good = context.is_dead_letter || !is_exhausted && !is_non_retryable;
     catalog::EXHAUSTED_NOT_REDELIVERED.holds(good, || format!("{policy:?}: {:?}", context.delivery))
 }
 
@@ -60,7 +62,9 @@ pub(super) fn dead_letter_unchanged(
 }
 
 #[doc = sentence!(dead_lettered_at_limit)]
-pub(super) fn dead_lettered_at_limit(dead: &DeadLetter, original: &Envelope) -> Verdict {
+///
+/// `is_requested` is whether a worker ruled out a retry of the message.
+pub(super) fn dead_lettered_at_limit(dead: &DeadLetter, original: &Envelope, is_requested: bool) -> Verdict {
     let good = match dead.reason {
         DeadReason::MaxAttempts => {
             original.retry_policy.is_some_and(|policy| policy.max_attempts > 0 && dead.attempts >= policy.max_attempts)
@@ -68,6 +72,7 @@ pub(super) fn dead_lettered_at_limit(dead: &DeadLetter, original: &Envelope) -> 
         DeadReason::DeadlineExceeded => {
             original.deadline.as_ref().is_some_and(|deadline| deadline.at <= dead.routed_at)
         }
+        DeadReason::NonRetryable => is_requested,
     };
     catalog::DEAD_LETTERED_AT_LIMIT.holds(good, || format!("{dead:?} under {:?}", original.retry_policy))
 }
@@ -145,6 +150,22 @@ pub(super) fn redriven_delivered_to_origin(context: &DeliveryContext<'_>) -> Ver
     catalog::REDRIVEN_DELIVERED_TO_ORIGIN.holds(is_origin, || format!("to {group:?}: {known:?}"))
 }
 
+#[doc = sentence!(redrive_moves_what_was_there)]
+pub(super) fn redrive_moves_what_was_there(source: &Topic, bounds: RedriveBounds) -> Verdict {
+    let stored = source.partitions().flat_map(|(_, partition)| partition.messages());
+    let moved = stored.filter(|(_, message)| message.offset >= bounds.moved_from);
+    let origins = moved.filter_map(|(_, message)| message.body.metadata().redrive);
+    let later = origins.map(|redrive| redrive.dead_letter_offset).find(|offset| *offset >= bounds.end);
+    catalog::REDRIVE_MOVES_WHAT_WAS_THERE
+        .holds(later.is_none(), || format!("{later:?} was stored after the redrive of what is below {}", bounds.end))
+}
+
+/// As [`redrive_moves_what_was_there`], for what a redrive of all has left.
+pub(super) fn rest_was_there(rest: RedriveRest, bounds: RedriveBounds) -> Verdict {
+    catalog::REDRIVE_MOVES_WHAT_WAS_THERE
+        .holds(rest.below <= bounds.end, || format!("{rest:?} of what is below {}", bounds.end))
+}
+
 #[doc = sentence!(redrive_within_limit)]
 pub(super) fn redrive_within_limit(count: u64, limit: u64) -> Verdict {
     catalog::REDRIVE_WITHIN_LIMIT.holds(count <= limit, || format!("{count} of {limit}"))
@@ -176,10 +197,10 @@ mod tests {
         let policy = |max_attempts| Some(RetryPolicy { max_attempts, ..RetryPolicy::default() });
         let under = |retry_policy| Envelope { retry_policy, ..Envelope::default() };
         let (exhausted, overdue) = (dead(DeadReason::MaxAttempts), dead(DeadReason::DeadlineExceeded));
-        holds(dead_lettered_at_limit(&exhausted, &under(policy(2))));
-        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&exhausted, &under(policy(3))));
-        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&exhausted, &under(None)));
-        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&overdue, &under(None)));
+        holds(dead_lettered_at_limit(&exhausted, &under(policy(2)), false));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&exhausted, &under(policy(3)), false));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&exhausted, &under(None), false));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&overdue, &under(None), false));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use driftq_core::types::{Offset, Position};
 
 use super::catalog::{self, sentence};
 use super::tracker::model::{
-    AckedAtOnce, DoneIdentity, GroupModel, GroupView, PartitionView, StartPoint, StoredMessage,
+    AckedAtOnce, BeforePurge, DoneIdentity, GroupModel, GroupView, PartitionView, StartPoint, StoredMessage,
 };
 use super::verdict::Verdict;
 
@@ -70,7 +70,11 @@ pub(super) fn acked_is_trimmed(
     message: &Message,
     is_acked_by_all: bool,
 ) -> Verdict {
-    let good = !is_acked_by_all || partition_view.topic.retention().keeps_acked();
+    // What an earlier retention kept is removed by a timer.
+    let mut retained = partition_view.partition.retained().filter_map(|at| partition_view.partition.message(at));
+    let good = !is_acked_by_all
+        || partition_view.topic.retention().keeps_acked()
+        || retained.any(|retained| retained.offset == message.offset);
     catalog::ACKED_IS_TRIMMED.holds(good, || format!("{partition_view}: {message:?} is stored"))
 }
 
@@ -81,7 +85,7 @@ pub(super) fn trimmed_stays_trimmed(known: &StoredMessage) -> Verdict {
 
 #[doc = sentence!(unconsumed_is_stored)]
 pub(super) fn unconsumed_is_stored(topic: &Topic, known: &StoredMessage, is_kept: bool) -> Verdict {
-    let good = topic.group_count() > 0 || is_kept || known.redriven.is_some();
+    let good = topic.group_count() > 0 || is_kept || known.is_removed();
     catalog::UNCONSUMED_IS_STORED.holds(good, || format!("{known:?} though {} has no group", topic.name()))
 }
 
@@ -95,12 +99,8 @@ pub(super) fn ack_is_justified(view: &GroupView<'_>, offset: Offset, known: &Sto
     };
     let is_invisible = known.visible_to.is_some_and(|group| group != view.group.id());
     let skipped = model.skipped.contains(&offset);
-    let is_justified = acked
-        || is_before_start
-        || is_invisible
-        || skipped
-        || model.dead.contains_key(&offset)
-        || known.redriven.is_some();
+    let is_justified =
+        acked || is_before_start || is_invisible || skipped || model.dead.contains_key(&offset) || known.is_removed();
     catalog::ACK_IS_JUSTIFIED.holds(is_justified, || format!("{known:?} for {}: {model:?}", view.group.name()))
 }
 
@@ -135,6 +135,26 @@ pub(super) fn acked_not_redelivered(model: &GroupModel, delivery: &Delivery) -> 
     catalog::ACKED_NOT_REDELIVERED.holds(!model.acked.contains(&delivery.offset), || format!("{delivery:?}"))
 }
 
+#[doc = sentence!(purge_removes_what_was_there)]
+pub(super) fn purge_removes_what_was_there(topic: &Topic, before: &BeforePurge) -> Verdict {
+    let stored = topic.partitions().flat_map(|(_, partition)| partition.messages());
+    let left: Vec<_> = stored.map(|(_, message)| message.offset).filter(|at| before.stored.contains(at)).collect();
+    catalog::PURGE_REMOVES_WHAT_WAS_THERE.holds(left.is_empty(), || format!("{}: {left:?} are left", topic.name()))
+}
+
+#[doc = sentence!(purge_counts_what_was_there)]
+pub(super) fn purge_counts_what_was_there(count: u64, before: &BeforePurge) -> Verdict {
+    let stored = before.stored.len() as u64;
+    catalog::PURGE_COUNTS_WHAT_WAS_THERE.holds(count == stored, || format!("{count} of {stored} messages"))
+}
+
+#[doc = sentence!(purged_not_redelivered)]
+pub(super) fn purged_not_redelivered(known: &StoredMessage, delivery: &Delivery) -> Verdict {
+    // Deliveries that were decided before the purge leave before its reply.
+    let is_confirmed = matches!(known.purged, Some((_, true)));
+    catalog::PURGED_NOT_REDELIVERED.holds(!is_confirmed, || format!("{delivery:?}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,7 +182,7 @@ mod tests {
         );
         let state = world.broker().expect("the broker runs").state();
         let stored = state.topic_named(&topic("t0")).expect("the topic exists");
-        let empty = state.topic_named(&topic("t1")).expect("the topic exists");
+        let empty = state.topic_named(&crate::names::Topic::new(1).name()).expect("the topic exists");
         let (id, partition) =
             stored.partitions().find(|(_, p)| p.last_message().is_some()).expect("a message is stored");
         holds(offsets_ascend(&PartitionView::new(stored, id, partition)));

@@ -2,8 +2,8 @@
 
 use driftq_core::Refusal;
 use driftq_core::reply::{Overload, Produced};
-use driftq_core::state::{Partition, Topic};
-use driftq_core::types::{Limits, Millis, PartitionId, Timestamp};
+use driftq_core::state::{Partition, State, Topic};
+use driftq_core::types::{Limits, Millis, PartitionId, RETAINED_MESSAGE_OVERHEAD, Timestamp};
 
 use super::catalog::{self, sentence};
 use super::tracker::model::{PartitionView, PendingCommand, StoredMessage};
@@ -71,6 +71,18 @@ pub(super) fn retained_as_configured(
     let too_much = retention.bytes.is_some_and(|max| with_it > max);
     let is_due = !retention.keeps_acked() || too_old || too_much;
     catalog::RETAINED_AS_CONFIGURED.holds(is_due, || format!("{last:?} at {now}, {retention:?}"))
+}
+
+#[doc = sentence!(retained_within_bound)]
+pub(super) fn retained_within_bound(state: &State, limits: &Limits) -> Verdict {
+    let partitions = state.topics().flat_map(|topic| topic.partitions().map(|(_, partition)| partition));
+    let memory = |partition: &Partition| -> u64 {
+        let retained = partition.retained().filter_map(|at| partition.message(at));
+        retained.map(|message| message.body.encoded_len() + RETAINED_MESSAGE_OVERHEAD).sum()
+    };
+    let memory: u64 = partitions.map(memory).sum();
+    catalog::RETAINED_WITHIN_BOUND
+        .holds(memory <= limits.retained_bytes_max, || format!("{memory} of {}", limits.retained_bytes_max))
 }
 
 #[doc = sentence!(retention_ends)]

@@ -54,6 +54,13 @@ pub(crate) fn drains(left: &[String]) -> Verdict {
     catalog::DRAINS.holds(left.is_empty(), || left.join("; "))
 }
 
+#[doc = sentence!(accepts_again)]
+///
+/// `refused` is the number of records that the log refused.
+pub(crate) fn accepts_again(refused: u64) -> Verdict {
+    catalog::ACCEPTS_AGAIN.holds(refused == 0, || format!("{refused} records of a produce were refused"))
+}
+
 fn is_deliverable(
     progress: &Progress,
     position: Position,

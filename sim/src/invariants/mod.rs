@@ -21,6 +21,7 @@
 //! | `durability` | syncs, recovery and damage |
 //! | `outputs` | what is released, above all after a log failure |
 //! | `liveness` | progress |
+//! | `files` | the size of the log's files |
 //! | `oracle` | agreement with the oracle's predictions |
 //!
 //! The `tracker` collects what the checks need: what clients requested and observed and, for white-box checks, the
@@ -36,6 +37,7 @@ mod dedupe;
 pub(crate) mod durability;
 mod effects;
 mod fencing;
+pub(crate) mod files;
 mod in_flight;
 pub(crate) mod lifecycle;
 mod limits;

@@ -1,7 +1,7 @@
 //! Released outputs: one reply per command, and nothing beyond the durable log after a failure.
 
 use driftq_core::types::{Lsn, Ticket, Timestamp};
-use driftq_core::{Output, Refusal};
+use driftq_core::{LogFault, Output, Refusal};
 
 use super::catalog::{self, sentence};
 use super::durability::synced_before_release;
@@ -45,6 +45,11 @@ pub(crate) fn refused_after_failure(context: ReleaseContext, output: &Output) ->
         Output::Deliver { .. } | Output::Closed { .. } => true,
     };
     catalog::REFUSED_AFTER_FAILURE.holds(good, || format!("{output:?}"))
+}
+
+#[doc = sentence!(shortage_is_waited_out)]
+pub(crate) fn shortage_is_waited_out(failed_from: Option<Ticket>, failure: Option<&LogFault>) -> Verdict {
+    catalog::SHORTAGE_IS_WAITED_OUT.holds(failed_from.is_some() || failure.is_none(), || format!("{failure:?}"))
 }
 
 #[doc = sentence!(one_reply)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use driftq_core::command::{Complete, Produce, TokenClaim};
 use driftq_core::reply::StepOutput;
-use driftq_core::types::EffectStatus;
+use driftq_core::types::{DeadReason, EffectStatus};
 use driftq_core::{Refusal, Reply};
 
 use super::model::{CompletedStep, Model, Stop, SweepKind};
@@ -13,6 +13,9 @@ use super::produce::ProduceDecision;
 impl Model {
     pub(super) fn complete(&mut self, complete: &Complete) -> Result<Reply, Stop> {
         self.check_result(complete.result.as_deref())?;
+        if let Some(error) = &complete.failed {
+            self.check_error(error)?;
+        }
         let (len, max) = (complete.produce.len() as u64, self.limits.outputs_max as u64);
         if len > max {
             return Err(Refusal::TooMany { what: "messages", len, max }.into());
@@ -23,9 +26,17 @@ impl Model {
         let index = self.claimed_message(&complete.claim)?;
         let TokenClaim::Shown(token) = complete.claim.token else { return Err(Refusal::StaleLease.into()) };
         let Some((t, g, m)) = index else { return Err(Refusal::StaleLease.into()) };
+        if complete.failed.is_some() {
+            self.check_dead_letter_source((t, g, m))?;
+        }
         let effect = self.identity_of((t, g, m)).and_then(|identity| self.effect(&identity));
-        let failed = effect.is_some_and(|at| self.effects[at].status == EffectStatus::FailedFinal);
-        if complete.result.is_some() && failed {
+        let status = effect.map(|at| self.effects[at].status);
+        let contradicts = match status {
+            Some(EffectStatus::FailedFinal) => complete.result.is_some(),
+            Some(EffectStatus::Succeeded) => complete.failed.is_some(),
+            _ => false,
+        };
+        if contradicts {
             return Err(Refusal::OtherOutcome.into());
         }
 
@@ -38,17 +49,32 @@ impl Model {
             Ok(((), produced)) => produced,
             Err(stop) => {
                 (self.topics, self.scopes, self.sweeps) = before;
+                if let Stop::Refused(refusal) = &stop {
+                    self.note_refusal(refusal);
+                }
                 return Err(stop);
             }
         };
         // A skipped output may have displaced retained messages before it.
         let m = self.topics[t].message(complete.claim.offset).unwrap_or(m);
-        self.acked_by_stream((t, g, m));
-        self.complete_effect((t, g, m), complete.result.as_ref());
-        if self.contested((t, g, m)).is_some() {
-            self.remember_winner((t, g, m), Some(token));
+        match &complete.failed {
+            Some(given) => {
+                let known = self.attempted_mut((t, g, m)).error.clone();
+                let error = if given.is_empty() { known.as_str() } else { given };
+                self.answered_by_stream((t, g, m), true);
+                self.fail_effect((t, g, m), complete.result.as_ref(), error);
+                self.store_dead_letter((t, g, m), DeadReason::NonRetryable, error);
+            }
+            None => {
+                self.acked_by_stream((t, g, m));
+                self.complete_effect((t, g, m), complete.result.as_ref());
+                if self.contested((t, g, m)).is_some() {
+                    self.remember_winner((t, g, m), Some(token));
+                }
+                self.topics[t].groups[g].has_acked = true;
+                self.mark_acked(t, g, m);
+            }
         }
-        self.mark_acked(t, g, m);
         let (topic, group) = (self.topics[t].id, self.topics[t].groups[g].id);
         let message = (topic, group, complete.claim.partition, complete.claim.offset);
         let until = self.now.after(self.limits.completion_ttl);

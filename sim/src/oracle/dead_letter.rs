@@ -1,13 +1,13 @@
 //! Dead letters and redrive.
 
-use driftq_core::command::RedriveSelection;
+use driftq_core::command::{REDRIVE_SLICE, RedriveRest, RedriveSelection};
 use driftq_core::reply::Overload;
 use driftq_core::types::{
     DeadLetter, DeadReason, KeptForRedrive, Offset, PartitionId, RedriveOrigin, Retention, TopicName,
 };
 use driftq_core::{Refusal, Reply};
 
-use super::model::{EndOfLog, Model, Stop};
+use super::model::{EndOfLog, MessageIndex, Model, Stop};
 use super::topic::{Content, Progress, Topic};
 
 impl Model {
@@ -21,6 +21,18 @@ impl Model {
         last_error: &str,
     ) -> Result<(), EndOfLog> {
         self.record()?;
+        self.store_dead_letter((t, g, m), reason, last_error);
+        Ok(())
+    }
+
+    /// A dead letter cannot be dead-lettered again at a worker's request.
+    pub(super) fn check_dead_letter_source(&self, (t, ..): MessageIndex) -> Result<(), Refusal> {
+        let what = "a dead letter cannot be dead-lettered again; ack it, or nack it to be retried";
+        if self.topics[t].is_dlq() { Err(Refusal::Invalid(what)) } else { Ok(()) }
+    }
+
+    /// As [`Model::dead_letter_message`], as a part of a record.
+    pub(super) fn store_dead_letter(&mut self, (t, g, m): MessageIndex, reason: DeadReason, last_error: &str) {
         let topic = &self.topics[t];
         let (message, group) = (&topic.messages[m], &topic.groups[g]);
         let mut metadata = message.content.metadata.clone();
@@ -46,14 +58,13 @@ impl Model {
         let content = Content::new(&message.content.key, &message.content.value, metadata);
         let partition = message.partition;
         let name = topic.dlq_name.clone().expect("dead letters are not dead-lettered again");
-        let partitions = topic.partitions();
-        let dlq = self.find(&name).unwrap_or_else(|| self.add_topic(name, partitions, Retention::default()));
+        let (partitions, retention) = (topic.partitions(), topic.retention);
+        let dlq = self.find(&name).unwrap_or_else(|| self.add_topic(name, partitions, retention));
         let dlq = &mut self.topics[dlq];
         dlq.store(self.now, PartitionId(partition.0 % dlq.partitions()), None, content);
         self.unpin((t, g, m));
         self.remember_winner((t, g, m), None);
         self.mark_acked(t, g, m);
-        Ok(())
     }
 
     pub(super) fn add_topic(&mut self, name: TopicName, partitions: u32, retention: Retention) -> usize {
@@ -68,26 +79,34 @@ impl Model {
             return Err(Refusal::Invalid("a dead-letter topic has no dead letters of its own").into());
         };
         let mut count = 0;
-        for (d, offset) in self.selected(&name, which) {
-            if count == limit {
-                break;
-            }
-            match self.redrive_one(t, d, offset) {
+        let selected = self.selected(&name, which);
+        let reached = selected.len().min(limit.min(REDRIVE_SLICE) as usize);
+        for (d, offset) in &selected[..reached] {
+            match self.redrive_one(t, *d, *offset) {
                 Ok(redriven) => count += u64::from(redriven),
                 // A partial redrive is a success.
-                Err(Stop::Refused(_)) if count > 0 => break,
+                Err(Stop::Refused(_)) if count > 0 => return Ok(Reply::Redriven { count, rest: None }),
                 Err(stop) => return Err(stop),
             }
         }
-        Ok(Reply::Redriven { count })
+        let rest = match (which, selected.get(reached)) {
+            (RedriveSelection::Offsets(_), _) | (_, None) => None,
+            (RedriveSelection::All, Some((d, from))) => {
+                let dlq = &self.topics[*d];
+                Some(RedriveRest { dead_topic: dlq.id, from: *from, below: dlq.next_offset })
+            }
+            (RedriveSelection::Rest(rest), Some((_, from))) => Some(RedriveRest { from: *from, ..*rest }),
+        };
+        Ok(Reply::Redriven { count, rest })
     }
 
     /// The selected open messages of the dead-letter topic, oldest first, with the topic's index.
     fn selected(&self, name: &TopicName, which: &RedriveSelection) -> Vec<(usize, Offset)> {
         let Some(d) = self.find(name) else { return Vec::new() };
         let dlq = &self.topics[d];
-        let wanted = |offset| match which {
+        let wanted = |offset: Offset| match which {
             RedriveSelection::All => true,
+            RedriveSelection::Rest(rest) => rest.dead_topic == dlq.id && rest.from <= offset && offset < rest.below,
             RedriveSelection::Offsets(offsets) => offsets.contains(&offset),
         };
         let open = dlq.messages.iter().enumerate().filter(|(at, _)| !dlq.is_acked_by_all(*at));
@@ -106,7 +125,10 @@ impl Model {
         match self.check_space(t, partition, self.topics[d].messages[m].bytes()) {
             // A redrive relieves a full dead-letter partition.
             Ok(()) | Err(Refusal::Overloaded { reason: Overload::DeadLetters, .. }) => {}
-            Err(refusal) => return Err(refusal.into()),
+            Err(refusal) => {
+                self.note_refusal(&refusal);
+                return Err(refusal.into());
+            }
         }
         self.record()?;
         let mut metadata = content.metadata.clone();

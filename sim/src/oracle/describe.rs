@@ -60,7 +60,7 @@ impl Model {
             })
             .collect();
         groups.sort_by(|a, b| a.group.cmp(&b.group));
-        Ok(Reply::Topic(Box::new(TopicInfo { name: name.clone(), partitions, groups })))
+        Ok(Reply::Topic(Box::new(TopicInfo { name: name.clone(), retention: topic.retention, partitions, groups })))
     }
 
     fn streams_of(&self, topic: &Topic, group: &Group) -> impl Iterator<Item = &Stream> {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use driftq_core::command::{
-    Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew, StoreCommand, TokenClaim,
+    Begin, DeliveryClaim, Finish, Forget, ListEffects, Lookup, OnExpired, Reacquire, Renew, StoreCommand, TokenClaim,
 };
 use driftq_core::reply::{Overload, StoreReply};
 use driftq_core::types::{
-    EffectNamespace, EffectStatus, GroupName, Identity, LeaseToken, Lifetime, Millis, Offset, Outcome, OwnerName,
-    PartitionId, Scope, Text, Timestamp, TopicName,
+    DeadReason, EffectNamespace, EffectStatus, GroupName, Identity, LeaseToken, Lifetime, Millis, Offset, Outcome,
+    OwnerName, PartitionId, Scope, Text, Timestamp, TopicName,
 };
 use driftq_core::{Refusal, Reply};
 
@@ -36,7 +36,7 @@ impl Model {
         let token = self.new_token();
         let reply = match request {
             StoreCommand::Begin(begin) => self.begin(begin, token)?,
-            StoreCommand::Finish(Finish { identity, token, outcome }) => self.end(identity, *token, outcome)?,
+            StoreCommand::Finish(finish) => self.end(finish)?,
             StoreCommand::Reacquire(Reacquire { identity, owner, lease }) => {
                 self.reacquire(identity, owner, *lease, token)?
             }
@@ -45,6 +45,7 @@ impl Model {
                 let at = self.known(identity)?;
                 return Ok(ExpectedReply::Effect(Box::new(self.effects[at].clone())));
             }
+            StoreCommand::List(list) => return Ok(self.list(list)),
             StoreCommand::Forget(Forget { identity }) => {
                 let at = self.known(identity)?;
                 self.record()?;
@@ -214,26 +215,103 @@ impl Model {
         }
     }
 
-    fn end(&mut self, identity: &Identity, token: TokenClaim, outcome: &Outcome) -> Result<Reply, Stop> {
+    /// A page of the effects that are selected. Their order is the broker's own, so only the set is predicted.
+    fn list(&self, list: &ListEffects) -> ExpectedReply {
+        let is_selected = |at: &usize| {
+            let effect = &self.effects[*at];
+            self.effect(&effect.identity) == Some(*at)
+                && list.tenant.as_deref().is_none_or(|tenant| tenant == effect.identity.tenant())
+                && list.kind.is_none_or(|kind| kind == effect.identity.scope.kind())
+                && list.status.is_none_or(|status| status == effect.status)
+                && effect.updated_at.after(list.older_than) <= self.now
+        };
+        let selected = (0..self.effects.len()).filter(is_selected).map(|at| self.effects[at].clone()).collect();
+        ExpectedReply::Effects { selected, limit: list.limit.max(1), is_first: list.after.is_none() }
+    }
+
+    fn end(&mut self, finish: &Finish) -> Result<Reply, Stop> {
+        let Finish { identity, token, outcome, dead_letter } = finish;
         check_scope(identity)?;
         if outcome.status == EffectStatus::InProgress {
             let what = "an effect ends as SUCCEEDED, FAILED_FINAL or FAILED_RETRYABLE";
             return Err(Refusal::Invalid(what).into());
         }
         self.check_result(outcome.result.as_deref())?;
+        if dead_letter.is_some() && outcome.status != EffectStatus::FailedFinal {
+            let what = "only an effect that ends as FAILED_FINAL dead-letters its message";
+            return Err(Refusal::Invalid(what).into());
+        }
         let at = self.known(identity)?;
         let effect = &self.effects[at];
-        self.check_token(effect, token)?;
+        self.check_token(effect, *token)?;
         let only_acked = effect.committed && !effect.finished;
         let may_record =
             effect.status == EffectStatus::InProgress || only_acked && outcome.status == EffectStatus::Succeeded;
-        if !may_record {
-            let same = !only_acked && effect.outcome() == *outcome;
-            return if same { Ok(Reply::Success) } else { Err(Refusal::OtherOutcome.into()) };
+        let is_repeated = !may_record && !only_acked && effect.outcome() == *outcome;
+        if !may_record && !is_repeated {
+            return Err(Refusal::OtherOutcome.into());
         }
-        self.record()?;
-        self.record_outcome(at, outcome);
+        if let Some(delivery) = dead_letter {
+            return self.end_and_dead_letter(at, outcome, delivery, is_repeated);
+        }
+        if may_record {
+            self.record()?;
+            self.record_outcome(at, outcome);
+        }
         Ok(Reply::Success)
+    }
+
+    /// One record ends the effect, unless it has ended so before, and dead-letters the message of the delivery.
+    fn end_and_dead_letter(
+        &mut self,
+        at: usize,
+        outcome: &Outcome,
+        delivery: &DeliveryClaim,
+        is_repeated: bool,
+    ) -> Result<Reply, Stop> {
+        let identity = self.effects[at].identity.clone();
+        let state = self.delivery_state(&identity, delivery)?;
+        let Scope::Consume { topic, group } = &identity.scope else {
+            return Err(Refusal::Invalid("a delivery goes with a consume scope").into());
+        };
+        let message = (delivery.partition, delivery.offset);
+        let found = self.delivered((topic, group), message, TokenClaim::Absent);
+        let (t, g, m) = match (state, found) {
+            (DeliveryState::Newest { .. }, Ok(Some(index))) => index,
+            // Acked or dead-lettered by now.
+            (DeliveryState::Stale, Ok(None)) if is_repeated => return Ok(Reply::Success),
+            _ => return Err(Refusal::StaleLease.into()),
+        };
+        self.check_dead_letter_source((t, g, m))?;
+        let known = self.attempted_mut((t, g, m)).error.clone();
+        let error = if outcome.last_error.is_empty() { known.as_str() } else { &outcome.last_error };
+        self.record()?;
+        if !is_repeated {
+            self.record_outcome(at, outcome);
+        }
+        self.answered_by_stream((t, g, m), true);
+        self.store_dead_letter((t, g, m), DeadReason::NonRetryable, error);
+        Ok(Reply::Success)
+    }
+
+    /// A step that failed for good ends the effect of its message, unless that has failed before.
+    pub(super) fn fail_effect(&mut self, index: MessageIndex, result: Option<&Arc<str>>, error: &str) {
+        let Some(identity) = self.identity_of(index) else { return };
+        let at = self.effect(&identity).unwrap_or_else(|| {
+            self.effects.retain(|effect| effect.identity != identity);
+            self.effects.push(Effect::new(identity, Lifetime::Window(self.limits.effect_ttl), self.now));
+            self.effects.len() - 1
+        });
+        let effect = &self.effects[at];
+        if !(effect.finished && effect.status == EffectStatus::FailedFinal) {
+            let (status, result) = (EffectStatus::FailedFinal, result.cloned());
+            self.record_outcome(at, &Outcome { status, response_code: 0, result, last_error: error.into() });
+        }
+    }
+
+    pub(super) fn check_error(&self, error: &str) -> Result<(), Refusal> {
+        let (len, max) = (error.len() as u64, self.limits.error_text_bytes_max as u64);
+        if len > max { Err(Refusal::TooLarge { what: "last_error", len, max }) } else { Ok(()) }
     }
 
     fn record_outcome(&mut self, at: usize, outcome: &Outcome) {

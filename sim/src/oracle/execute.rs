@@ -1,11 +1,12 @@
 //! Executes inputs: starts, timeouts and commands.
 
 use driftq_core::command::{
-    Ack, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
-    ListTopics, Nack, Pause, Peek, Redrive, Release, Resume, Seek, SetPrefetch, Unsubscribe, Withdraw,
+    Ack, ChangeRetention, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend,
+    ListGroups, ListTopics, Nack, Pause, Peek, Purge, Redrive, Release, Resume, Seek, SetPrefetch, Unsubscribe,
+    Withdraw,
 };
-use driftq_core::types::{Now, Ticket};
-use driftq_core::{Command, Reply};
+use driftq_core::types::{GroupOrigin, Now, Ticket};
+use driftq_core::{Command, Refusal, Reply};
 
 use super::expected::{Expected, ExpectedReply};
 use super::model::{EndOfLog, Input, Model, Stop};
@@ -18,7 +19,8 @@ impl Model {
             Input::Timeout(now) => {
                 self.advance(*now)?;
                 self.dispatch()?;
-                self.limit_winners()
+                self.limit_winners()?;
+                self.limit_retained()
             }
             Input::Release(now, durable) => {
                 self.synced(*now, *durable);
@@ -46,12 +48,15 @@ impl Model {
                 | Command::Peek(Peek { .. })
         );
         // Every store command consumes a token.
-        let is_change = matches!(command, Command::Store(_)) || result.is_ok() && !is_query;
+        let is_full = matches!(&result, Err(Refusal::Overloaded { full: Some(_), .. }));
+        // A full partition may have groups deleted.
+        let is_change = matches!(command, Command::Store(_)) || is_full || result.is_ok() && !is_query;
         // A deletion, a seek or a redrive has ended leases.
         self.drop_ended_entries();
         self.outputs.push_back(Expected::Reply { ticket, result });
         self.dispatch()?;
         self.limit_winners()?;
+        self.limit_retained()?;
         Ok(is_change)
     }
 
@@ -59,6 +64,9 @@ impl Model {
         let reply = match command {
             Command::CreateTopic(CreateTopic { name, partitions, retention }) => {
                 self.create_topic(name, *partitions, *retention)?
+            }
+            Command::ChangeRetention(ChangeRetention { name, age, bytes }) => {
+                self.change_retention(name, *age, *bytes)?
             }
             Command::DeleteTopic(DeleteTopic { name }) => self.delete_topic(name)?,
             Command::ListTopics(ListTopics) => self.list_topics(),
@@ -72,7 +80,9 @@ impl Model {
             Command::Unsubscribe(Unsubscribe { consumer }) => self.unsubscribe(*consumer)?,
             Command::CloseStream(CloseStream { consumer }) => self.close_stream(*consumer)?,
             Command::Ack(Ack(claim)) => self.ack(claim)?,
-            Command::Nack(Nack { claim, reason, delay }) => self.nack(claim, reason, *delay)?,
+            Command::AckCumulative(request) => self.ack_cumulative(request)?,
+            Command::ExpireLease(request) => self.expire(request)?,
+            Command::Nack(Nack { claim, reason, retry }) => self.nack(claim, reason, *retry)?,
             Command::Extend(Extend { claim, lease }) => self.extend(claim, *lease)?,
             Command::Release(Release(claim)) => self.release(claim)?,
             Command::Withdraw(Withdraw(claim)) => self.withdraw(claim)?,
@@ -80,7 +90,7 @@ impl Model {
             Command::Store(request) => return self.store_command(request),
             Command::CreateGroup(CreateGroup { topic, group, start }) => {
                 let at = self.topic(topic)?;
-                self.create_group(at, group, *start)?;
+                self.create_group(at, group, *start, GroupOrigin::Requested)?;
                 Reply::Success
             }
             Command::DeleteGroup(DeleteGroup { topic, group }) => self.delete_group(topic, group)?,
@@ -88,6 +98,7 @@ impl Model {
             Command::Seek(Seek { topic, group, to }) => self.seek(topic, group, *to)?,
             Command::Pause(Pause { topic, group }) => self.pause(topic, group, true)?,
             Command::Resume(Resume { topic, group }) => self.pause(topic, group, false)?,
+            Command::Purge(Purge { topic }) => self.purge(topic)?,
             Command::Redrive(Redrive { topic, which, limit }) => self.redrive(topic, which, *limit)?,
         };
         Ok(ExpectedReply::Plain(reply))

@@ -1,10 +1,11 @@
 //! Expected outputs, and their comparison with actual ones.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use driftq_core::reply::{CloseCause, Delivery, StoreReply};
-use driftq_core::types::{ConsumerId, LastError, LeaseToken, Offset, PartitionId, Ticket, Timestamp};
+use driftq_core::types::{ConsumerId, Identity, LastError, LeaseToken, Offset, PartitionId, Ticket, Timestamp};
 use driftq_core::{Body, Output, Refusal, Reply};
 
 use super::effect::Effect;
@@ -34,6 +35,12 @@ pub(super) enum ExpectedReply {
     Plain(Reply),
     Peeked(Vec<ExpectedPeek>),
     Effect(Box<Effect>),
+    /// A page of the selected effects.
+    Effects {
+        selected: Vec<Effect>,
+        limit: usize,
+        is_first: bool,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -107,7 +114,20 @@ impl ExpectedReply {
                     })
             }
             (Self::Effect(expected), Reply::Store(StoreReply::Effect(found))) => expected.is(found),
-            (Self::Peeked(_) | Self::Effect(_), _) => false,
+            (Self::Effects { selected, limit, is_first }, Reply::Store(StoreReply::Listed(page))) => {
+                let known = |identity: &Identity| selected.iter().find(|effect| effect.identity == *identity);
+                let all_known =
+                    page.effects.iter().all(|(identity, found)| known(identity).is_some_and(|effect| effect.is(found)));
+                let listed: BTreeSet<_> = page.effects.iter().map(|(identity, _)| identity).collect();
+                let is_whole = *is_first && page.next.is_none();
+                all_known
+                    && listed.len() == page.effects.len()
+                    && listed.len() <= *limit
+                    // The stores of simulations are small: only the limit ends a page early.
+                    && (page.next.is_none() || listed.len() == *limit)
+                    && (!is_whole || listed.len() == selected.len())
+            }
+            (Self::Peeked(_) | Self::Effect(_) | Self::Effects { .. }, _) => false,
         }
     }
 }
@@ -147,6 +167,9 @@ impl fmt::Display for Expected {
             Self::Reply { ticket, result: Ok(ExpectedReply::Plain(reply)) } => write!(f, "{reply:?} to {ticket}"),
             Self::Reply { ticket, result: Ok(ExpectedReply::Peeked(found)) } => write!(f, "{found:?} to {ticket}"),
             Self::Reply { ticket, result: Ok(ExpectedReply::Effect(effect)) } => write!(f, "{effect:?} to {ticket}"),
+            Self::Reply { ticket, result: Ok(ExpectedReply::Effects { selected, limit, .. }) } => {
+                write!(f, "at most {limit} of {selected:?} to {ticket}")
+            }
             Self::Reply { ticket, result: Err(refusal) } => write!(f, "the refusal {refusal:?} of {ticket}"),
             Self::Deliver(expected_delivery) => write!(f, "{expected_delivery:?}"),
             Self::Closed { consumer, cause } => write!(f, "the end of stream {consumer}: {cause:?}"),

@@ -13,6 +13,7 @@ mod admin;
 mod clock;
 mod complete;
 mod dead_letter;
+mod departed;
 mod describe;
 mod dispatch;
 mod effect;

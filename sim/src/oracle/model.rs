@@ -48,6 +48,8 @@ pub(super) struct Model {
     /// In subscription order.
     pub(super) streams: Vec<Stream>,
     pub(super) orders: Vec<Order>,
+    /// Groups to delete.
+    pub(super) due_groups: Vec<(TopicId, GroupId)>,
     pub(super) sweeps: Vec<Sweep>,
     /// Nothing is due before this time.
     pub(super) quiet_until: Timestamp,
@@ -178,6 +180,7 @@ impl Model {
             next_token: 0,
             streams: Vec::new(),
             orders: Vec::new(),
+            due_groups: Vec::new(),
             sweeps: Vec::new(),
             quiet_until: Timestamp(0),
             first_deadline: Timestamp(0),
@@ -190,6 +193,7 @@ impl Model {
     pub(super) fn forget_volatile(&mut self) {
         for group in self.topics.iter_mut().flat_map(|topic| &mut topic.groups) {
             (group.last_served, group.last_partition) = Default::default();
+            group.idle = None;
             for progress in &mut group.progress {
                 if let Progress::Attempted(Attempted { phase: Phase::Queued { expired_on, .. }, .. }) = progress {
                     *expired_on = None;
@@ -207,6 +211,7 @@ impl Model {
         self.next_token = 0;
         self.streams.clear();
         self.orders.clear();
+        self.due_groups.clear();
         self.sweeps.clear();
         self.quiet_until = Timestamp(0);
         self.first_deadline = Timestamp(0);
@@ -236,6 +241,7 @@ impl Model {
             next_token,
             streams,
             orders,
+            due_groups,
             sweeps,
             quiet_until,
             first_deadline,
@@ -245,7 +251,7 @@ impl Model {
         write!(out, "{wall_clock:?} {started:?} {first_deadline:?} ")?;
         write!(out, "{clock:?} {boot:?} {next_topic:?} {topics:?} {scopes:?} {effects:?} {steps:?} {winners:?} ")?;
         write!(out, "{now:?} {closed} {next_consumer:?} {next_token} {streams:?} {orders:?} {sweeps:?} ")?;
-        write!(out, "{quiet_until:?} {next_turn:?} {outputs:?} ")
+        write!(out, "{quiet_until:?} {next_turn:?} {due_groups:?} {outputs:?} ")
     }
 
     /// Writes a record. Every durable change follows one of these.

@@ -1,12 +1,12 @@
 //! Produce: whether a message is accepted, and where it is stored.
 
 use driftq_core::command::Produce;
-use driftq_core::reply::{Overload, Produced, RouterUse};
+use driftq_core::reply::{FullPartition, Overload, Produced, RouterUse};
 use driftq_core::types::{Metadata, PartitionId, ProduceScope, TopicName};
 use driftq_core::{Refusal, Reply};
 
 use super::model::{Asked, DedupeEntry, DedupeScope, Model, Stop, SweepKind};
-use super::topic::{Content, Message, Progress};
+use super::topic::{Content, Group, Message, Progress};
 
 /// The decision on a produce.
 pub(super) enum ProduceDecision {
@@ -27,7 +27,8 @@ pub(super) struct NewMessage {
 
 impl Model {
     pub(super) fn produce(&mut self, produce: &Produce) -> Result<Reply, Stop> {
-        Ok(Reply::Produced(match self.decide_produce(produce)? {
+        let decision = self.decide_produce(produce).inspect_err(|refusal| self.note_refusal(refusal))?;
+        Ok(Reply::Produced(match decision {
             ProduceDecision::Duplicate(first) => first,
             ProduceDecision::NewMessage(new) => {
                 self.record()?;
@@ -192,20 +193,36 @@ impl Model {
         }
         let open = self.topics[topic].open(partition);
         if open.0 + 1 > messages_max || open.1 + bytes > bytes_max {
-            return Err(self.overloaded(Overload::Backlog));
+            return Err(self.full(Overload::Backlog, topic, partition));
         }
         if let Some(dlq) = self.topics[topic].dlq_name.as_ref().and_then(|name| self.find(name)) {
-            let dlq = &self.topics[dlq];
-            let open = dlq.open(PartitionId(partition.0 % dlq.partitions()));
+            let partition = PartitionId(partition.0 % self.topics[dlq].partitions());
+            let open = self.topics[dlq].open(partition);
             if open.0 >= messages_max || open.1 >= bytes_max {
-                return Err(self.overloaded(Overload::DeadLetters));
+                return Err(self.full(Overload::DeadLetters, dlq, partition));
             }
         }
         Ok(())
     }
 
     pub(super) fn overloaded(&self, reason: Overload) -> Refusal {
-        Refusal::Overloaded { reason, retry_after: self.limits.retry_after }
+        Refusal::Overloaded { reason, retry_after: self.limits.retry_after, full: None }
+    }
+
+    /// A partition is full. Names the group whose first unacked message is the oldest, the first by name of several.
+    fn full(&self, reason: Overload, t: usize, partition: PartitionId) -> Refusal {
+        let topic = &self.topics[t];
+        let mut groups: Vec<_> = topic.groups.iter().collect();
+        groups.sort_by(|a, b| a.name.cmp(&b.name));
+        let first_unacked = |group: &&&Group| {
+            let all = topic.messages.iter().zip(&group.progress);
+            let mut unacked = all
+                .filter(|(message, progress)| message.partition == partition && !matches!(progress, Progress::Acked));
+            unacked.next().map_or(topic.next_offset, |(message, _)| message.offset)
+        };
+        let group = groups.iter().min_by_key(first_unacked).map(|group| group.name.clone());
+        let full = FullPartition { topic: topic.name.clone(), partition, group };
+        Refusal::Overloaded { reason, retry_after: self.limits.retry_after, full: Some(Box::new(full)) }
     }
 
     /// An identity replaces an equal one past its window.

@@ -1,8 +1,8 @@
-//! Ack, nack, extend and release, and what follows a failure.
+//! Ack, nack, extend, release and the end of a lease, and what follows a failure.
 
 use std::sync::Arc;
 
-use driftq_core::command::{Claim, TokenClaim};
+use driftq_core::command::{AckCumulative, Claim, ExpireLease, Retry, TokenClaim};
 use driftq_core::types::{
     ConsumerId, DeadReason, GroupName, Millis, Offset, PartitionId, RetryPolicy, Timestamp, TopicName,
 };
@@ -80,16 +80,21 @@ impl Model {
     }
 
     pub(super) fn ack(&mut self, claim: &Claim) -> Result<Reply, Stop> {
-        if let Some((t, g, m)) = self.claimed_message(claim)? {
+        if let Some(index) = self.claimed_message(claim)? {
             self.record()?;
-            self.acked_by_stream((t, g, m));
-            self.commit((t, g, m));
-            if let Some(token) = self.contested((t, g, m)) {
-                self.remember_winner((t, g, m), Some(token));
-            }
-            self.mark_acked(t, g, m);
+            self.ack_one(index);
         }
         Ok(Reply::Success)
+    }
+
+    fn ack_one(&mut self, (t, g, m): MessageIndex) {
+        self.acked_by_stream((t, g, m));
+        self.commit((t, g, m));
+        if let Some(token) = self.contested((t, g, m)) {
+            self.remember_winner((t, g, m), Some(token));
+        }
+        self.topics[t].groups[g].has_acked = true;
+        self.mark_acked(t, g, m);
     }
 
     /// The stream that the newest delivery went to, if its answer still counts for it, and whether the lease runs.
@@ -101,7 +106,7 @@ impl Model {
     }
 
     /// The stream of a delivery answered it. `ends` is whether a running lease ends by it.
-    fn answered_by_stream(&mut self, index: MessageIndex, ends: bool) {
+    pub(super) fn answered_by_stream(&mut self, index: MessageIndex, ends: bool) {
         let message = self.group_message(index);
         if let Some((stream, is_leased)) = self.stream_of(index) {
             self.note_answer(stream, (is_leased && ends).then_some(message));
@@ -118,29 +123,78 @@ impl Model {
 
     /// Marks the message as acked in the group.
     pub(super) fn mark_acked(&mut self, topic: usize, group: usize, message: usize) {
+        let partition = self.topics[topic].messages[message].partition;
         self.topics[topic].groups[group].progress[message] = Progress::Acked;
-        self.reclaim(topic);
+        self.topics[topic].reclaim(std::iter::once(partition));
+        self.expect_at(Timestamp(0));
     }
 
-    /// Messages of the topic may now be acked by every group.
+    /// Messages of all partitions of the topic may now be acked by every group.
     pub(super) fn reclaim(&mut self, topic: usize) {
-        self.topics[topic].reclaim();
-        if self.topics[topic].retention.age.is_some() {
-            self.expect_at(Timestamp(0));
-        }
+        let partitions = self.topics[topic].partitions();
+        self.topics[topic].reclaim((0..partitions).map(PartitionId));
+        self.expect_at(Timestamp(0));
     }
 
-    pub(super) fn nack(&mut self, claim: &Claim, reason: &str, delay: Option<Millis>) -> Result<Reply, Stop> {
+    /// Acks whatever went to the owner last, up to the offset, in one record.
+    pub(super) fn ack_cumulative(&mut self, request: &AckCumulative) -> Result<Reply, Stop> {
+        let (t, g) = self.group(&request.topic, &request.group)?;
+        self.topics[t].has_partition(request.partition)?;
+        let topic = &self.topics[t];
+        let is_acked = |m: &usize| {
+            let message = &topic.messages[*m];
+            let owner = match &topic.groups[g].progress[*m] {
+                Progress::Attempted(attempted) => Some(&attempted.owner),
+                Progress::Ready | Progress::Acked => None,
+            };
+            message.partition == request.partition && message.offset <= request.offset && owner == Some(&request.owner)
+        };
+        let offsets: Vec<_> = (0..topic.messages.len()).filter(is_acked).map(|m| topic.messages[m].offset).collect();
+        if offsets.is_empty() {
+            return Ok(Reply::Success);
+        }
+        self.record()?;
+        for offset in offsets {
+            // An ack before may have removed messages.
+            let m = self.topics[t].message(offset).expect("an unacked message is stored");
+            self.ack_one((t, g, m));
+        }
+        Ok(Reply::Success)
+    }
+
+    /// Ends a running lease as if its time had come.
+    pub(super) fn expire(&mut self, request: &ExpireLease) -> Result<Reply, Stop> {
+        let message = (request.partition, request.offset);
+        let found = match self.delivered((&request.topic, &request.group), message, TokenClaim::Absent) {
+            Ok(found) => found,
+            Err(Refusal::NotOwner) => None,
+            Err(refusal) => return Err(refusal.into()),
+        };
+        let leased = found.filter(|index| matches!(self.attempted_mut(*index).phase, Phase::Leased { .. }));
+        let (t, g, m) = leased.ok_or(Refusal::NotLeased)?;
+        self.lease_expired(t, g, m)?;
+        Ok(Reply::Success)
+    }
+
+    pub(super) fn nack(&mut self, claim: &Claim, reason: &str, retry: Retry) -> Result<Reply, Stop> {
         let max = self.limits.error_text_bytes_max;
         if reason.len() > max {
             return Err(Refusal::TooLarge { what: "reason", len: reason.len() as u64, max: max as u64 }.into());
         }
+        let delay = if let Retry::After(delay) = retry { Some(delay) } else { None };
         self.check_delay(delay.unwrap_or_default())?;
         let Some(index) = self.claimed_message(claim)? else { return Ok(Reply::Success) };
         let attempted = self.attempted_mut(index);
         let known = attempted.error.clone();
         let is_leased = matches!(attempted.phase, Phase::Leased { .. });
         let error = if reason.is_empty() { known.clone() } else { LastErrorText::Reason(Arc::from(reason)) };
+        if retry == Retry::Never {
+            self.check_dead_letter_source(index)?;
+            self.answered_by_stream(index, true);
+            let (t, g, m) = index;
+            self.dead_letter_message(t, g, m, DeadReason::NonRetryable, error.as_str())?;
+            return Ok(Reply::Success);
+        }
         self.answered_by_stream(index, true);
         if is_leased {
             self.failed(index.0, index.1, index.2, error, Failure::Nack { delay })?;

@@ -1,8 +1,8 @@
 //! Subscribe, unsubscribe and prefetch.
 
-use driftq_core::command::{OnDisconnect, Subscribe};
+use driftq_core::command::{GroupLifetime, OnDisconnect, Subscribe};
 use driftq_core::reply::Overload;
-use driftq_core::types::ConsumerId;
+use driftq_core::types::{ConsumerId, GroupOrigin};
 use driftq_core::{Refusal, Reply};
 
 use super::model::{Model, Stop};
@@ -14,8 +14,13 @@ impl Model {
             return Err(self.overloaded(Overload::Objects).into());
         }
         let t = self.topic(&subscribe.topic)?;
-        self.create_group(t, &subscribe.group, subscribe.start)?;
+        let origin = match subscribe.group_lifetime {
+            GroupLifetime::Durable => GroupOrigin::Consumed,
+            GroupLifetime::Ephemeral => GroupOrigin::Ephemeral,
+        };
+        self.create_group(t, &subscribe.group, subscribe.start, origin)?;
         let (t, g) = self.group(&subscribe.topic, &subscribe.group)?;
+        self.returned(t, g);
         let id = self.next_consumer;
         self.next_consumer = id.next();
         self.streams.push(Stream {
@@ -44,7 +49,8 @@ impl Model {
     pub(super) fn close_stream(&mut self, consumer: ConsumerId) -> Result<Reply, Stop> {
         let at = self.streams.iter().position(|stream| stream.id == consumer).ok_or(Refusal::UnknownConsumer)?;
         self.withdraw_unreleased(consumer)?;
-        self.streams.remove(at);
+        let stream = self.streams.remove(at);
+        self.last_stream_ended(stream.topic, stream.group);
         Ok(Reply::Success)
     }
 
@@ -63,7 +69,8 @@ impl Model {
                 self.requeue((t, g, m))?;
             }
         }
-        self.streams.remove(at);
+        let stream = self.streams.remove(at);
+        self.last_stream_ended(stream.topic, stream.group);
         Ok(Reply::Success)
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! Due retries and delayed messages need no timer: dispatch reads the clock.
 
-use driftq_core::types::{DeadReason, Millis, Now, PartitionId, Timestamp};
+use driftq_core::types::{DeadReason, Millis, Now, Offset, PartitionId, Timestamp};
 
 use super::lease::Runs;
 use super::model::{Asked, EndOfLog, Model, Sweep, SweepKind};
 use super::settle::Failure;
-use super::topic::{Attempted, LastErrorText, Phase, Progress};
+use super::topic::{Attempted, LastErrorText, Message, Phase, Progress};
 
 /// How long after the expiry of the oldest entry a sweep runs.
 const SLACK: Millis = Millis(1_000);
@@ -19,6 +19,7 @@ const PER_RECORD: usize = 1_024;
 enum Due {
     Lease { topic: usize, group: usize, message: usize },
     Retention { topic: usize, partition: PartitionId },
+    IdleGroup { topic: usize, group: usize },
     Deadline { topic: usize, group: usize, message: usize },
 }
 
@@ -29,6 +30,9 @@ impl Model {
         self.boot = self.boot.next();
         self.quiet_until = Timestamp(0);
         self.order_leases_of_earlier_boots();
+        for t in 0..self.topics.len() {
+            (0..self.topics[t].groups.len()).for_each(|g| self.departed(t, g));
+        }
         let scopes = self.scopes.iter().map(|scope| SweepKind::Identities(scope.asked.clone()));
         let effects = self.effects.iter().map(|effect| SweepKind::Effects(effect.namespace()));
         let all: Vec<_> = scopes.chain(effects).chain([SweepKind::Steps, SweepKind::Winners]).collect();
@@ -45,12 +49,13 @@ impl Model {
                 match due {
                     Due::Lease { topic, group, message } => self.lease_expired(topic, group, message)?,
                     Due::Retention { topic, partition } => self.expire_retained(topic, partition)?,
+                    Due::IdleGroup { topic, group } => self.examine(topic, group),
                     Due::Deadline { topic, group, message } => self.deadline_passed(topic, group, message)?,
                 }
             } else if let Some(what) = self.take_sweep() {
                 self.sweep(what)?;
             } else {
-                return Ok(());
+                return self.delete_due_groups();
             }
         }
     }
@@ -80,19 +85,33 @@ impl Model {
                     }
                 }
             }
-            let Some(age) = topic.retention.age else { continue };
-            for (m, message) in topic.messages.iter().enumerate() {
-                if !topic.is_acked_by_all(m) {
-                    continue;
-                }
-                let at = message.produced_at.after(age);
+            for (g, group) in topic.groups.iter().enumerate() {
+                let Some((_, at)) = group.idle else { continue };
                 if at > self.now {
                     next = next.min(at);
                     continue;
                 }
-                let rank = (at, 1, topic.id, message.partition.0, PartitionId(0), message.offset);
+                let rank = (at, 5, topic.id, group.id.0, PartitionId(0), Offset(0));
                 if first.as_ref().is_none_or(|(earliest, _)| rank < *earliest) {
-                    first = Some((rank, Due::Retention { topic: t, partition: message.partition }));
+                    first = Some((rank, Due::IdleGroup { topic: t, group: g }));
+                }
+            }
+            for partition in (0..topic.partitions()).map(PartitionId) {
+                let retained = topic.messages.iter().filter(|it| it.partition == partition && it.is_retained);
+                let bytes: u64 = retained.clone().map(Message::bytes).sum();
+                let Some(oldest) = retained.into_iter().next() else { continue };
+                let at = match (topic.retention.bytes, topic.retention.age) {
+                    (Some(max), _) if bytes > max => Timestamp(0),
+                    (_, Some(age)) => oldest.produced_at.after(age),
+                    (_, None) => continue,
+                };
+                if at > self.now {
+                    next = next.min(at);
+                    continue;
+                }
+                let rank = (at, 1, topic.id, partition.0, PartitionId(0), oldest.offset);
+                if first.as_ref().is_none_or(|(earliest, _)| rank < *earliest) {
+                    first = Some((rank, Due::Retention { topic: t, partition }));
                 }
             }
         }
@@ -143,7 +162,7 @@ impl Model {
         self.dead_letter_message(t, g, m, DeadReason::DeadlineExceeded, error.as_str())
     }
 
-    fn lease_expired(&mut self, topic: usize, group: usize, message: usize) -> Result<(), EndOfLog> {
+    pub(super) fn lease_expired(&mut self, topic: usize, group: usize, message: usize) -> Result<(), EndOfLog> {
         let Progress::Attempted(attempted) = &self.topics[topic].groups[group].progress[message] else {
             unreachable!("an expiring lease was running")
         };
@@ -160,16 +179,10 @@ impl Model {
         Ok(())
     }
 
-    /// Removes acked messages of a partition that exceed the retention age.
+    /// Removes acked messages of a partition that exceed the retention.
     fn expire_retained(&mut self, t: usize, partition: PartitionId) -> Result<(), EndOfLog> {
-        let now = self.now;
-        let topic = &self.topics[t];
-        let age = topic.retention.age.expect("only a topic with a retention age expires messages");
-        let mut old: Vec<_> = (0..topic.messages.len())
-            .filter(|at| topic.messages[*at].partition == partition && topic.is_acked_by_all(*at))
-            .take_while(|at| topic.messages[*at].produced_at.after(age) <= now)
-            .take(PER_RECORD)
-            .collect();
+        let mut old = self.topics[t].over(partition, self.now);
+        old.truncate(PER_RECORD);
         self.record()?;
         while let Some(message) = old.pop() {
             self.topics[t].remove(message);

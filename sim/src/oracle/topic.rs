@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use driftq_core::types::{
-    ConsumerId, GroupId, GroupName, LeaseToken, Metadata, Offset, OwnerName, PartitionId, Retention, Timestamp,
-    TopicId, TopicName,
+    ConsumerId, GroupId, GroupName, GroupOrigin, LeaseToken, Metadata, Millis, Offset, OwnerName, PartitionId,
+    RETAINED_MESSAGE_OVERHEAD, Retention, Timestamp, TopicId, TopicName,
 };
 use driftq_core::{Body, Refusal};
 
@@ -41,6 +41,8 @@ pub(super) struct Message {
     pub(super) delayed_until: Timestamp,
     /// The only group it is visible to, for a redriven message.
     pub(super) only_for: Option<GroupId>,
+    /// Acked by every group, and kept.
+    pub(super) is_retained: bool,
     pub(super) content: Arc<Content>,
 }
 
@@ -62,6 +64,11 @@ pub(super) struct Group {
     pub(super) paused: bool,
     /// How many messages it acked without a delivery.
     pub(super) skipped: u64,
+    pub(super) origin: GroupOrigin,
+    /// Whether a consumer acked a message in it.
+    pub(super) has_acked: bool,
+    /// If it came into being by consuming and has no stream: since when, and when it is examined.
+    pub(super) idle: Option<(Timestamp, Timestamp)>,
     /// One per message of the topic, in the same order.
     pub(super) progress: Vec<Progress>,
     pub(super) last_served: ConsumerId,
@@ -188,6 +195,7 @@ impl Topic {
             deliver_at,
             delayed_until,
             only_for,
+            is_retained: false,
             content,
         });
         for group in &mut self.groups {
@@ -203,17 +211,47 @@ impl Topic {
         }
     }
 
-    /// Removes messages acked by every group, unless retention keeps them.
-    pub(super) fn reclaim(&mut self) {
-        let keeps = self.retention.age.is_some() || self.retention.bytes.is_some();
-        if !keeps {
-            for at in (0..self.messages.len()).rev() {
-                if self.is_acked_by_all(at) {
-                    self.remove(at);
-                }
+    /// Whether acked messages are kept at all.
+    pub(super) fn keeps_acked(&self) -> bool {
+        self.retention.age != Some(Millis(0)) && self.retention.bytes != Some(0)
+    }
+
+    /// The retained messages of a partition whose time is over or that exceed its bytes, oldest first.
+    pub(super) fn over(&self, partition: PartitionId, now: Timestamp) -> Vec<usize> {
+        let retained: Vec<_> = (0..self.messages.len())
+            .filter(|at| self.messages[*at].partition == partition && self.messages[*at].is_retained)
+            .collect();
+        let is_over = |nth: usize| {
+            let bytes: u64 = retained[nth..].iter().map(|at| self.messages[*at].bytes()).sum();
+            let is_old = |age| self.messages[retained[nth]].produced_at.after(age) <= now;
+            self.retention.age.is_some_and(is_old) || self.retention.bytes.is_some_and(|max| bytes > max)
+        };
+        let count = (0..retained.len()).take_while(|nth| is_over(*nth)).count();
+        retained[..count].to_vec()
+    }
+
+    /// Before the groups or the progress of one change: what is over does not come back.
+    pub(super) fn remove_over(&mut self, now: Timestamp) {
+        for partition in (0..self.partitions()).map(PartitionId) {
+            self.over(partition, now).into_iter().rev().for_each(|at| self.remove(at));
+        }
+    }
+
+    /// Removes messages acked by every group, unless retention keeps them. Bytes are counted in these partitions.
+    pub(super) fn reclaim(&mut self, partitions: impl Iterator<Item = PartitionId>) {
+        let keeps = self.keeps_acked();
+        for at in (0..self.messages.len()).rev() {
+            let is_acked = self.is_acked_by_all(at);
+            if !is_acked {
+                self.messages[at].is_retained = false;
+            } else if keeps {
+                self.messages[at].is_retained = true;
+            } else if !self.messages[at].is_retained {
+                self.remove(at);
             }
-        } else if let Some(bytes_max) = self.retention.bytes {
-            for partition in (0..self.partitions()).map(PartitionId) {
+        }
+        if let Some(bytes_max) = self.retention.bytes.filter(|_| keeps) {
+            for partition in partitions {
                 // From the newest back: the first that exceeds the limit is removed, with all older ones.
                 let mut bytes = 0;
                 for at in (0..self.messages.len()).rev() {
@@ -236,6 +274,12 @@ impl Progress {
 }
 
 impl Message {
+    /// What it counts in memory while it is retained.
+    pub(super) fn memory(&self) -> u64 {
+        let Content { key, value, metadata, .. } = &*self.content;
+        Body::pack(metadata, key, value).encoded_len() + RETAINED_MESSAGE_OVERHEAD
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         (self.content.key.len() + self.content.value.len()) as u64
     }

@@ -13,6 +13,7 @@ use crate::actions::{
     Action, DeliveryRef, NewMessage, Request, RetryPolicy, RouterDecision, SeekTarget, Subscription, Tampering,
 };
 use crate::names::{Call, Group, Message, Topic, Worker};
+use crate::setup::Setup;
 use crate::world::{HeldDelivery, World};
 
 /// How many recent messages a producer may send again.
@@ -31,6 +32,8 @@ pub(super) struct Clients {
     /// A worker that nacks everything, in some worlds.
     always_fails: Option<Worker>,
     retention: bool,
+    changes_retention: bool,
+    ephemeral: bool,
     features: Features,
     /// The first actions of a world, and actions scheduled ahead; the last is next.
     scheduled: Vec<Action>,
@@ -61,7 +64,13 @@ struct Features {
 }
 
 impl Clients {
-    pub(super) fn new(seed: u64, shape: &mut Source, store_users: StoreUsers, workers_use_store: bool) -> Self {
+    pub(super) fn new(
+        seed: u64,
+        shape: &mut Source,
+        store_users: StoreUsers,
+        workers_use_store: bool,
+        setup: &Setup,
+    ) -> Self {
         let mut half = || shape.one_in(2);
         let features = Features {
             keys: half(),
@@ -88,6 +97,8 @@ impl Clients {
             owners: 1 + shape.below(3) as u8,
             always_fails: shape.one_in(4).then_some(Worker(0)),
             retention,
+            changes_retention: setup.retention.is_some(),
+            ephemeral: setup.group_idle.is_some(),
             features,
             scheduled: Vec::new(),
             sent: Vec::new(),
@@ -178,7 +189,7 @@ impl Clients {
             ActionKind::Ack => {
                 let delivery = self.delivery_ref(world)?;
                 match self.always_fails == Some(delivery.worker) {
-                    true => Request::Nack { delivery, reason: 1, delay_ms: None },
+                    true => Request::Nack { delivery, reason: 1, delay_ms: None, never: false },
                     false => Request::Ack(delivery),
                 }
             }
@@ -186,7 +197,29 @@ impl Clients {
                 delivery: self.delivery_ref(world)?,
                 reason: if self.source.one_in(6) { 0 } else { 1 + self.source.below(3) as u8 },
                 delay_ms: self.source.one_in(4).then(|| self.source.below(300) as u32),
+                never: self.source.one_in(8),
             },
+            ActionKind::AckCumulative => {
+                let mut delivery = self.delivery_ref(world)?;
+                if self.source.one_in(12) {
+                    let tamperings = [Tampering::WrongOwner, Tampering::WrongPartition, Tampering::NoGroup];
+                    delivery.tampering = self.source.pick(&tamperings);
+                }
+                Request::AckCumulative(delivery)
+            }
+            // Of any delivery, settled or not.
+            ActionKind::ExpireLease => {
+                let worker = self.worker();
+                let read: Vec<&HeldDelivery> = world.network().read_by(worker).collect();
+                let nth = self.source.below(read.len() as u64) as usize;
+                let mut delivery = delivery_ref(worker, read.get(nth)?, world);
+                if self.source.one_in(12) {
+                    let tamperings = [Tampering::WrongOffset, Tampering::WrongPartition, Tampering::NoGroup];
+                    delivery.tampering = self.source.pick(&tamperings);
+                }
+                Request::ExpireLease(delivery)
+            }
+            ActionKind::ListEffects => self.list_effects(),
             ActionKind::Extend => Request::Extend {
                 delivery: self.delivery_ref(world)?,
                 lease_ms: self.source.one_in(2).then(|| 1 + self.source.below(500) as u32),
@@ -214,6 +247,10 @@ impl Clients {
                 self.create_topic(topic)
             }
             ActionKind::DeleteTopic => Request::DeleteTopic { topic: self.any_topic() },
+            ActionKind::CreateGroup if self.changes_retention && self.source.one_in(2) => {
+                let topic = self.subscribed_topic();
+                self.create_topic(topic)
+            }
             ActionKind::CreateGroup => {
                 Request::CreateGroup { topic: self.any_topic(), group: self.group(), latest: self.source.one_in(3) }
             }
@@ -232,10 +269,15 @@ impl Clients {
                 Request::Pause { topic: self.any_topic(), group: self.group() }
             }
             ActionKind::Pause => Request::Resume { topic: self.any_topic(), group: self.group() },
+            ActionKind::Purge => Request::Purge { topic: self.any_topic() },
+            ActionKind::Redrive if world.network().has_redrive_rest() && !self.source.one_in(4) => {
+                Request::RedriveRest { limit: 1 + self.source.below(4) }
+            }
             ActionKind::Redrive => Request::Redrive {
                 topic: self.topic(),
                 offset: self.source.one_in(3).then(|| self.source.below(8)),
-                limit: 1 + self.source.below(4),
+                // Small limits leave a rest.
+                limit: self.source.pick(&[1, 1, 2, 4]),
             },
             _ => return None,
         })
@@ -265,10 +307,10 @@ impl Clients {
             }
         }
         if rare(deadline, source) {
-            // Most outlast a dead letter and its redrive; two thirds of these have one attempt only.
+            // Some outlast a dead letter and its redrive; half of these have one attempt only.
             let span = source.below(4_000);
-            new_message.deadline = Some(now + if span.is_multiple_of(4) { span } else { 20 * span });
-            if matches!(span % 4, 1 | 2) {
+            new_message.deadline = Some(now + if span.is_multiple_of(2) { span } else { 20 * span });
+            if span % 4 == 1 {
                 new_message.policy = Some(RetryPolicy { attempts: 1, ..RetryPolicy::default() });
             }
         }
@@ -370,7 +412,12 @@ impl Clients {
         let mut delivery = delivery_ref(worker, held, world);
         delivery.tampering = self.source.pick(&tamperings);
         Some(match self.source.below(4) {
-            0 => Request::Nack { delivery, reason: self.source.below(4) as u8, delay_ms: None },
+            0 => Request::Nack {
+                delivery,
+                reason: self.source.below(4) as u8,
+                delay_ms: None,
+                never: self.source.one_in(6),
+            },
             1 => Request::Extend { delivery, lease_ms: None },
             2 => Request::Release(delivery),
             _ => Request::Ack(delivery),
@@ -391,11 +438,20 @@ impl Clients {
             deliveries: source.one_in(8).then(|| 1 + source.below(4)),
             latest: source.one_in(6),
             release: source.one_in(4),
+            ephemeral: self.ephemeral && source.one_in(3),
         }
     }
 
     fn create_topic(&mut self, topic: Topic) -> Request {
         let source = &mut self.source;
+        if self.changes_retention && source.one_in(2) {
+            return Request::ChangeRetention {
+                topic,
+                keep_ms: source.one_in(2).then(|| source.pick(&[0, 100, 2_000])),
+                keep_bytes: source.one_in(2).then(|| source.pick(&[0, 10, 40, 1_000])),
+                reset: source.one_in(2),
+            };
+        }
         let keeps = self.retention && source.one_in(2);
         Request::CreateTopic {
             topic,

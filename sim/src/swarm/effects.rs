@@ -42,25 +42,31 @@ impl Clients {
             Some(granted)
                 if !self.store_users.recorded.contains(&granted.token) && !self.store_users.source.one_in(5) =>
             {
-                let outcome = self.outcome();
+                let outcome = match self.store_users.source.one_in(4) {
+                    true => EffectOutcome::FailedFinal,
+                    false => self.outcome(),
+                };
                 self.store_users.recorded.insert(granted.token);
                 if outcome == EffectOutcome::FailedRetryable {
                     self.store_users.failed.insert(granted.token);
                 }
+                let dead_letter = self.dead_letter(worker, held, outcome, world);
                 Some(Action::Request(Request::FinishEffect {
                     grant,
                     outcome,
                     result: self.store_users.source.below(5) as u8,
+                    dead_letter,
                 }))
             }
             Some(granted) if self.store_users.failed.contains(&granted.token) => {
                 let delivery = self.settle(worker, held, world);
-                Some(Action::Request(Request::Nack { delivery, reason: 1, delay_ms: None }))
+                Some(Action::Request(Request::Nack { delivery, reason: 1, delay_ms: None, never: false }))
             }
             Some(_) => Some(Action::Request(self.settle_message(worker, held, world))),
             None if world.network().was_replayed(worker, &effect) => {
                 Some(Action::Request(self.settle_message(worker, held, world)))
             }
+            None if self.store_users.source.one_in(3) => Some(self.fail_delivery(worker, held, effect, world)),
             None => {
                 let delivery = delivery_ref(worker, held, world);
                 let delivery = (!self.store_users.source.one_in(3)).then_some(delivery);
@@ -92,6 +98,7 @@ impl Clients {
                         grant,
                         outcome,
                         result: self.store_users.source.below(5) as u8,
+                        dead_letter: None,
                     })
                 }
             },
@@ -145,8 +152,12 @@ impl Clients {
                 grant,
                 outcome: if source.one_in(8) { EffectOutcome::InProgress } else { outcome },
                 result,
+                dead_letter: match source.one_in(2) {
+                    true => held.map(|held| delivery_ref(worker, held, world)),
+                    false => None,
+                },
             },
-            _ => Request::FinishEffect { grant, outcome: EffectOutcome::Succeeded, result },
+            _ => Request::FinishEffect { grant, outcome: EffectOutcome::Succeeded, result, dead_letter: None },
         })
     }
 
@@ -211,7 +222,63 @@ impl Clients {
         let delivery = self.settle(worker, held, world);
         let count = self.store_users.source.pick(&[0, 1, 1, 2, 3]);
         let produce = (0..count).map(|_| self.new_message_once(world.wall_elapsed())).collect();
-        Request::Complete { delivery, result: self.store_users.source.below(4) as u8, produce }
+        let result = self.store_users.source.below(4) as u8;
+        let failed = self.store_users.source.one_in(4).then(|| self.store_users.source.below(4) as u8);
+        Request::Complete { delivery, result, produce, failed }
+    }
+
+    /// Begins the effect of a delivery, and fails it for good with its message once it is granted.
+    fn fail_delivery<F: Faults>(
+        &mut self,
+        worker: Worker,
+        held: &HeldDelivery,
+        effect: EffectRef,
+        world: &World<F>,
+    ) -> Action {
+        let outcome = EffectOutcome::FailedFinal;
+        let dead_letter = self.dead_letter(worker, held, outcome, world);
+        let grant = GrantRef { worker, effect, back: 0, tampering: Tampering::None };
+        let result = self.store_users.source.below(5) as u8;
+        self.schedule(Action::FlushIo);
+        self.schedule(Action::Request(Request::FinishEffect { grant, outcome, result, dead_letter }));
+        self.schedule(Action::RunEffect(grant));
+        self.schedule(Action::FlushIo);
+        let delivery = Some(delivery_ref(worker, held, world));
+        Action::Request(Request::BeginEffect(EffectBegin { delivery, ..self.effect_begin(worker, effect, world) }))
+    }
+
+    /// The delivery that a finish dead-letters: that of the worker, if the effect failed for good; sometimes in error.
+    fn dead_letter<F: Faults>(
+        &mut self,
+        worker: Worker,
+        held: &HeldDelivery,
+        outcome: EffectOutcome,
+        world: &World<F>,
+    ) -> Option<DeliveryRef> {
+        let source = &mut self.store_users.source;
+        let is_given = if outcome == EffectOutcome::FailedFinal { !source.one_in(4) } else { source.one_in(30) };
+        is_given.then(|| {
+            let tampering = match source.below(8) {
+                0 | 1 => Tampering::Unreadable,
+                2 => Tampering::WrongOffset,
+                _ => Tampering::None,
+            };
+            DeliveryRef { tampering, ..delivery_ref(worker, held, world) }
+        })
+    }
+
+    /// Lists effects, from the start or after one that need not exist.
+    pub(super) fn list_effects(&mut self) -> Request {
+        let after = self.store_users.source.one_in(3).then(|| self.any_effect());
+        let outcome = self.store_users.source.one_in(3).then(|| self.outcome());
+        let source = &mut self.store_users.source;
+        Request::ListEffects {
+            tenant: if source.one_in(4) { source.below(4) as u8 } else { 0 },
+            outcome,
+            older_ms: if source.one_in(4) { source.below(2_000) as u32 } else { 0 },
+            limit: 1 + source.below(6) as u8,
+            after,
+        }
     }
 
     fn effect_begin<F: Faults>(&mut self, worker: Worker, effect: EffectRef, world: &World<F>) -> EffectBegin {

@@ -72,6 +72,10 @@ kinds! {
     Close: Optional 1,
     BootAndCrash: Optional 1,
     Withdraw: Optional 3,
+    Purge: Optional 2,
+    AckCumulative: Optional 5,
+    ExpireLease: Optional 3,
+    ListEffects: Optional 2,
 }
 
 /// Kinds of store users, with their largest weights.
@@ -111,6 +115,11 @@ impl Weights {
         }
         let total = enabled.iter().map(|(_, weight)| weight).sum();
         Self { enabled, total }
+    }
+
+    /// Whether clients use the idempotency store or complete steps.
+    pub(super) fn uses_store(&self) -> bool {
+        STORE.iter().any(|(kind, _)| self.is_enabled(*kind))
     }
 
     pub(super) fn is_enabled(&self, kind: ActionKind) -> bool {

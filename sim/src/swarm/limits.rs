@@ -3,9 +3,9 @@
 use driftq_core::log::HEADER_BYTES;
 
 use super::random::Source;
-use crate::setup::Setup;
+use crate::setup::{DefaultRetention, GroupIdle, Setup};
 
-pub(super) fn setup(source: &mut Source, effects: &mut Source, bounds: &mut Source) -> Setup {
+pub(super) fn setup(source: &mut Source, effects: &mut Source, bounds: &mut Source, files: &mut Source) -> Setup {
     // In most worlds the log does not run out of space, so that the oracle can follow to the end.
     let has_space = !source.one_in(5);
     let segment = if has_space { 1 << 14 } else { source.pick(&[700, 1_200, 2_000, 4_000]) };
@@ -34,10 +34,26 @@ pub(super) fn setup(source: &mut Source, effects: &mut Source, bounds: &mut Sour
         groups_max: source.pick(&[1, 2, 8]),
         consumers_max: source.pick(&[1, 3, 64]),
         segment_bytes: HEADER_BYTES as u64 + segment,
+        segment_bytes_min: HEADER_BYTES as u64 + files.pick(&[600, 1_200, 4_000, 1 << 20]),
+        snapshot_every_segments: files.pick(&[2, 3, 8]),
+        rest_ms: files.pick(&[None, Some(150), Some(1_000)]),
         reserve_bytes: source.pick(&[0, 200, 400]),
         snapshot_every_bytes: source.pick(&[300, 1_500, 6_000, 1 << 20]),
         slice_bytes: source.pick(&[1, 64, 512, 4_096]),
         adaptive_credit: effects.pick(&[true, true, false]),
+        retention: bounds.pick(&[
+            None,
+            None,
+            Some(DefaultRetention { ms: None, bytes: None }),
+            Some(DefaultRetention { ms: Some(500), bytes: None }),
+            Some(DefaultRetention { ms: Some(5_000), bytes: Some(60) }),
+        ]),
+        retained_bytes_max: bounds.pick(&[None, None, Some(0), Some(400), Some(2_000)]),
+        group_idle: bounds.pick(&[
+            None,
+            Some(GroupIdle { ms: 0, max_ms: 2_000 }),
+            Some(GroupIdle { ms: 200, max_ms: 600_000 }),
+        ]),
         shows_given_up: false,
     }
 }

@@ -44,8 +44,13 @@ impl Swarm {
     pub fn new(seed: u64, profile: Profile) -> Self {
         let mut shape = Source::new(seed, Stream::Shape);
         let mut effects = Source::new(seed, Stream::Effects);
-        let setup = limits::setup(&mut shape, &mut effects, &mut Source::new(seed, Stream::Bounds));
+        let (mut bounds, mut files) = (Source::new(seed, Stream::Bounds), Source::new(seed, Stream::Files));
+        let mut setup = limits::setup(&mut shape, &mut effects, &mut bounds, &mut files);
         let weights = Weights::draw(&mut shape, &mut effects, profile);
+        // The tracker learns that effects are forgotten from the command that deletes their group, not from the broker.
+        if weights.uses_store() {
+            setup.group_idle = None;
+        }
         let actions = [200, 500, 1_000, 1_800][shape.below(4) as usize];
         Self {
             clients: Clients::new(
@@ -53,6 +58,7 @@ impl Swarm {
                 &mut shape,
                 StoreUsers::new(effects, profile),
                 weights.is_enabled(ActionKind::ContinueDelivery),
+                &setup,
             ),
             setup,
             weights,
@@ -102,8 +108,10 @@ impl Swarm {
             ActionKind::FlushIo => Action::FlushIo,
             ActionKind::IoFault => {
                 let class = if self.disk.one_in(3) { JobClass::Background } else { JobClass::Log };
-                let fault = match self.disk.below(3) {
-                    0 => IoFault::Short { bytes: self.disk.below(300) as u16 },
+                let fault = match (self.disk.below(3), class) {
+                    (0, _) => IoFault::Short { bytes: self.disk.below(300) as u16 },
+                    // Only background jobs create files.
+                    (1, JobClass::Background) => IoFault::NoDescriptor,
                     _ => IoFault::Fail,
                 };
                 Action::Io { class, fault: Some(fault) }

@@ -17,6 +17,7 @@ pub(crate) enum Stream {
     Futures,
     Bounds,
     Repeats,
+    Files,
 }
 
 /// A stream of random numbers, determined by a seed.

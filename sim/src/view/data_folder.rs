@@ -129,7 +129,7 @@ impl<'p> TimelineBuilder<'p> {
         if let Some(wanted) = &self.filter.message {
             return messages.contains(&wanted.to_string());
         }
-        self.filter.topic.as_ref().is_none_or(|wanted| topics.iter().any(|topic| topic == wanted.as_str()))
+        self.filter.topic.as_ref().is_none_or(|wanted| topics.iter().any(|topic| *topic == wanted.to_string()))
     }
 
     fn track(&mut self, state: &State, event: &Event) -> usize {
@@ -147,13 +147,21 @@ impl<'p> TimelineBuilder<'p> {
             | Event::Released { message_ref }
             | Event::Withdrawn { message_ref } => self.owner_track(state, message_ref),
             Event::Completed(step) => self.owner_track(state, &step.message_ref),
+            Event::EffectDeadLettered(failed) => self.owner_track(state, &failed.message_ref),
+            Event::CumulativelyAcked { .. } => match event.parts().first().and_then(message_ref) {
+                Some(first) => self.owner_track(state, first),
+                None => BROKER,
+            },
             Event::TopicCreated { .. }
+            | Event::RetentionChanged { .. }
             | Event::TopicDeleted { .. }
+            | Event::GroupOriginChanged { .. }
             | Event::GroupCreated { .. }
             | Event::GroupDeleted { .. }
             | Event::GroupPaused { .. }
             | Event::GroupResumed { .. }
             | Event::GroupSought { .. }
+            | Event::Purged { .. }
             | Event::Produced { .. }
             | Event::Redriven { .. }
             | Event::EffectForgotten { .. } => PRODUCERS,
@@ -212,6 +220,7 @@ impl<'p> TimelineBuilder<'p> {
     }
 
     fn note_leases(&mut self, state: &State, number: usize, track: usize, event: &Event) {
+        event.parts().iter().for_each(|part| self.note_leases(state, number, track, part));
         match event {
             Event::Delivered { message_ref, token, until, .. } => {
                 self.in_flight.insert(*message_ref, self.leases.len());
@@ -235,7 +244,9 @@ impl<'p> TimelineBuilder<'p> {
                 }
             }
             Event::Acked { message_ref, .. } => self.end(message_ref, number, LeaseEnd::Acked),
-            Event::Completed(step) => self.end(&step.message_ref, number, LeaseEnd::Acked),
+            Event::Completed(step) if step.dead_letter.is_none() => {
+                self.end(&step.message_ref, number, LeaseEnd::Acked);
+            }
             Event::Nacked { message_ref, .. } => self.end(message_ref, number, LeaseEnd::Nacked),
             Event::Expired { message_ref, .. } => self.end(message_ref, number, LeaseEnd::Expired),
             Event::Released { message_ref } => self.end(message_ref, number, LeaseEnd::Released),
@@ -244,7 +255,7 @@ impl<'p> TimelineBuilder<'p> {
             Event::GroupSought { topic, group, .. } | Event::GroupDeleted { topic, group } => {
                 self.end_all(number, *topic, Some(*group));
             }
-            Event::TopicDeleted { topic } => self.end_all(number, *topic, None),
+            Event::TopicDeleted { topic } | Event::Purged { topic, .. } => self.end_all(number, *topic, None),
             Event::Redriven { dead_topic, dead_partition, dead_position, .. } => {
                 let (topic, partition, position) = (*dead_topic, *dead_partition, *dead_position);
                 let is_dead_letter = |message_ref: &&MessageRef| {
@@ -371,21 +382,36 @@ struct Subjects {
 impl Subjects {
     fn of(state: &State, event: &Event) -> Self {
         let mut subjects = Self::default();
+        for part in event.parts() {
+            let of_part = Self::of(state, &part);
+            subjects.topics.extend(of_part.topics);
+            subjects.groups.extend(of_part.groups);
+            subjects.messages.extend(of_part.messages);
+        }
+        subjects.topics.dedup();
+        subjects.groups.dedup();
+        if !subjects.messages.is_empty() {
+            return subjects;
+        }
         if let Some(message_ref) = message_ref(event) {
             subjects.topics.push(topic(state, message_ref.topic));
             subjects.groups.push(group(state, message_ref.topic, message_ref.group));
             subjects.messages.push(message(state, message_ref));
         }
         match event {
-            Event::TopicCreated { name, .. } => subjects.topics.push(name.as_str().to_owned()),
+            Event::TopicCreated { name, .. } => subjects.topics.push(name.to_string()),
             Event::GroupCreated { topic: id, name, .. } => {
                 subjects.topics.push(topic(state, *id));
-                subjects.groups.push(name.as_str().to_owned());
+                subjects.groups.push(name.to_string());
             }
-            Event::TopicDeleted { topic: id } | Event::RetentionExpired { topic: id, .. } => {
+            Event::TopicDeleted { topic: id }
+            | Event::Purged { topic: id, .. }
+            | Event::RetentionChanged { topic: id, .. }
+            | Event::RetentionExpired { topic: id, .. } => {
                 subjects.topics.push(topic(state, *id));
             }
             Event::GroupDeleted { topic: id, group: group_id }
+            | Event::GroupOriginChanged { topic: id, group: group_id, .. }
             | Event::GroupPaused { topic: id, group: group_id }
             | Event::GroupResumed { topic: id, group: group_id }
             | Event::GroupSought { topic: id, group: group_id, .. } => {
@@ -403,7 +429,7 @@ impl Subjects {
             Event::DeadLettered { message_ref, dead_offset, .. } => {
                 let dlq = state.topic(message_ref.topic).and_then(|topic| topic.dead_letter_name());
                 if let Some(dlq) = dlq {
-                    subjects.add_stored(dlq.as_str(), dead_offset.0);
+                    subjects.add_stored(&dlq.to_string(), dead_offset.0);
                 }
             }
             Event::Redriven {
@@ -434,7 +460,9 @@ fn glyph(event: &Event) -> Glyph {
         Event::Booted { .. } => Glyph::Boot,
         Event::Produced { .. } | Event::Redriven { .. } => Glyph::Produce,
         Event::Delivered { .. } => Glyph::Delivery,
-        Event::Acked { .. } | Event::Completed(_) => Glyph::Ack,
+        Event::EffectDeadLettered(_) => Glyph::Dead,
+        Event::Completed(step) if step.dead_letter.is_some() => Glyph::Dead,
+        Event::Acked { .. } | Event::CumulativelyAcked { .. } | Event::Completed(_) => Glyph::Ack,
         Event::Nacked { .. } => Glyph::Nack,
         Event::DeadLettered { .. } => Glyph::Dead,
         Event::EffectBegun(_) | Event::EffectFinished { .. } | Event::EffectRenewed { .. } => Glyph::Effect,
@@ -446,12 +474,15 @@ fn glyph(event: &Event) -> Glyph {
         | Event::WinnersExpired { .. }
         | Event::WallClockAdjusted(_) => Glyph::Time,
         Event::TopicCreated { .. }
+        | Event::RetentionChanged { .. }
         | Event::TopicDeleted { .. }
         | Event::GroupCreated { .. }
+        | Event::GroupOriginChanged { .. }
         | Event::GroupDeleted { .. }
         | Event::GroupPaused { .. }
         | Event::GroupResumed { .. }
         | Event::GroupSought { .. }
+        | Event::Purged { .. }
         | Event::Extended { .. }
         | Event::Released { .. }
         | Event::Withdrawn { .. }

@@ -23,7 +23,7 @@ pub(super) fn worker_of(request: &Request) -> Option<Worker> {
         Request::SetPrefetch { worker, .. }
         | Request::Unsubscribe { worker }
         | Request::ReacquireEffect { worker, .. } => Some(*worker),
-        Request::Ack(delivery) | Request::Release(delivery) => Some(delivery.worker),
+        Request::Ack(delivery) | Request::Release(delivery) | Request::AckCumulative(delivery) => Some(delivery.worker),
         Request::Nack { delivery, .. } | Request::Extend { delivery, .. } | Request::Complete { delivery, .. } => {
             Some(delivery.worker)
         }
@@ -35,7 +35,11 @@ pub(super) fn worker_of(request: &Request) -> Option<Worker> {
 /// The delivery that a request refers to, if it does.
 pub(super) fn delivery_ref(request: &Request) -> Option<&DeliveryRef> {
     match request {
-        Request::Ack(delivery) | Request::Release(delivery) => Some(delivery),
+        Request::Ack(delivery)
+        | Request::Release(delivery)
+        | Request::AckCumulative(delivery)
+        | Request::ExpireLease(delivery) => Some(delivery),
+        Request::FinishEffect { dead_letter, .. } => dead_letter.as_ref(),
         Request::Nack { delivery, .. } | Request::Extend { delivery, .. } | Request::Complete { delivery, .. } => {
             Some(delivery)
         }
@@ -57,8 +61,10 @@ pub(super) fn new_messages(request: &Request) -> &[NewMessage] {
 pub(super) fn names(request: &Request) -> (Option<String>, Option<String>) {
     let (topic, group) = match request {
         Request::CreateTopic { topic, .. }
+        | Request::ChangeRetention { topic, .. }
         | Request::DeleteTopic { topic }
         | Request::DescribeTopic { topic }
+        | Request::Purge { topic }
         | Request::Peek { topic, .. } => (*topic, None),
         Request::Produce(NewMessage { topic, .. }) | Request::ListGroups { topic } | Request::Redrive { topic, .. } => {
             (*topic, None)
@@ -77,13 +83,13 @@ pub(super) fn names(request: &Request) -> (Option<String>, Option<String>) {
 pub(super) fn glyph(request: &Request) -> Glyph {
     match request {
         Request::Produce(_) => Glyph::Produce,
-        Request::Ack(_) | Request::Complete { .. } => Glyph::Ack,
+        Request::Ack(_) | Request::AckCumulative(_) | Request::Complete { .. } => Glyph::Ack,
         Request::Nack { .. } => Glyph::Nack,
         Request::BeginEffect(_)
         | Request::FinishEffect { .. }
         | Request::ReacquireEffect { .. }
         | Request::RenewEffect { .. } => Glyph::Effect,
-        Request::GetEffect { .. } | Request::ForgetEffect { .. } => Glyph::Effect,
+        Request::GetEffect { .. } | Request::ForgetEffect { .. } | Request::ListEffects { .. } => Glyph::Effect,
         _ => Glyph::Call,
     }
 }
@@ -97,6 +103,13 @@ pub(super) fn request_text(request: &Request) -> String {
             notes.extend(keep_ms.map(|ms| format!("retention {}", span(u64::from(ms)))));
             notes.extend(keep_bytes.map(|bytes| format!("retention {bytes} bytes")));
             format!("create topic {topic}{}", parenthesized(&notes))
+        }
+        Request::ChangeRetention { topic, keep_ms, keep_bytes, reset } => {
+            let mut notes = Vec::new();
+            notes.extend(keep_ms.map(|ms| span(u64::from(ms))));
+            notes.extend(keep_bytes.map(|bytes| format!("{bytes} bytes")));
+            notes.extend(reset.then(|| "the rest by default".to_owned()));
+            format!("change the retention of {topic}{}", parenthesized(&notes))
         }
         Request::DeleteTopic { topic } => format!("delete topic {topic}"),
         Request::ListTopics => "list the topics".to_owned(),
@@ -121,8 +134,15 @@ pub(super) fn request_text(request: &Request) -> String {
         Request::SetPrefetch { worker, to } => format!("{worker} sets its prefetch to {to}"),
         Request::Unsubscribe { worker } => format!("{worker} unsubscribes"),
         Request::Ack(delivery) => format!("{} acks {}{}", delivery.worker, delivery.message, deviation(delivery)),
-        Request::Nack { delivery, .. } => {
-            format!("{} nacks {}{}", delivery.worker, delivery.message, deviation(delivery))
+        Request::Nack { delivery, never, .. } => {
+            let retry = if *never { " without a retry" } else { "" };
+            format!("{} nacks {}{retry}{}", delivery.worker, delivery.message, deviation(delivery))
+        }
+        Request::AckCumulative(delivery) => {
+            format!("{} acks all up to {}{}", delivery.worker, delivery.message, deviation(delivery))
+        }
+        Request::ExpireLease(delivery) => {
+            format!("the lease of {} on {} is ended{}", delivery.worker, delivery.message, deviation(delivery))
         }
         Request::Extend { delivery, lease_ms } => {
             let lease = lease_ms.map(|ms| format!(" to {} from now", span(u64::from(ms)))).unwrap_or_default();
@@ -132,26 +152,29 @@ pub(super) fn request_text(request: &Request) -> String {
             format!("{} releases {}{}", delivery.worker, delivery.message, deviation(delivery))
         }
         Request::Withdraw { worker } => format!("the newest unread delivery to {worker} is withdrawn"),
-        Request::Complete { delivery, produce, .. } => {
+        Request::Complete { delivery, produce, failed, .. } => {
             let outputs: Vec<String> =
                 produce.iter().map(|new_message| format!("{} to {}", new_message.message, new_message.topic)).collect();
             let outputs =
                 if outputs.is_empty() { String::new() } else { format!(", producing {}", outputs.join(", ")) };
-            format!("{} completes {}{outputs}{}", delivery.worker, delivery.message, deviation(delivery))
+            let how = if failed.is_some() { " as failed" } else { "" };
+            format!("{} completes {}{how}{outputs}{}", delivery.worker, delivery.message, deviation(delivery))
         }
         Request::BeginEffect(begin) => {
             let delivery =
                 begin.delivery.as_ref().map(|delivery| format!(", for {}{}", delivery.message, deviation(delivery)));
             format!("{} requests a grant of {}{}", begin.worker, name(&begin.effect), delivery.unwrap_or_default())
         }
-        Request::FinishEffect { grant, outcome, .. } => {
+        Request::FinishEffect { grant, outcome, dead_letter, .. } => {
             let how = match outcome {
                 EffectOutcome::Succeeded => "succeeded",
                 EffectOutcome::FailedFinal => "failed, final",
                 EffectOutcome::FailedRetryable => "failed, retryable",
                 EffectOutcome::InProgress => "in progress",
             };
-            format!("{} finishes {}: {how}{}", grant.worker, name(&grant.effect), grant_deviation(grant))
+            let dead = dead_letter.as_ref().map(|delivery| format!(", dead-lettering {}", delivery.message));
+            let (dead, deviation) = (dead.unwrap_or_default(), grant_deviation(grant));
+            format!("{} finishes {}: {how}{dead}{deviation}", grant.worker, name(&grant.effect))
         }
         Request::ReacquireEffect { worker, effect, .. } => format!("{worker} reacquires {}", name(effect)),
         Request::RenewEffect { grant, .. } => {
@@ -159,6 +182,7 @@ pub(super) fn request_text(request: &Request) -> String {
         }
         Request::GetEffect { effect } => format!("get {}", name(effect)),
         Request::ForgetEffect { effect } => format!("forget {}", name(effect)),
+        Request::ListEffects { limit, .. } => format!("list at most {limit} effects"),
         Request::CreateGroup { topic, group, .. } => format!("create group {group} of {topic}"),
         Request::DeleteGroup { topic, group } => format!("delete group {group} of {topic}"),
         Request::ListGroups { topic } => format!("list the groups of {topic}"),
@@ -177,6 +201,8 @@ pub(super) fn request_text(request: &Request) -> String {
             Some(offset) => format!("redrive the dead letter at offset {offset} of {topic}"),
             None => format!("redrive the dead letters of {topic}"),
         },
+        Request::Purge { topic } => format!("purge {topic}"),
+        Request::RedriveRest { .. } => "redrive the rest of the dead letters".to_owned(),
     }
 }
 
@@ -253,7 +279,8 @@ pub(super) fn reply(result: &Result<Reply, Refusal>, clock: Clock) -> String {
     };
     match reply {
         Reply::Success => "ok".to_owned(),
-        Reply::TopicCreated { partitions } => {
+        Reply::RetentionChanged { .. } => "the retention is changed".to_owned(),
+        Reply::TopicCreated { partitions, .. } => {
             format!("the topic exists, with {}", counted(*partitions as usize, "partition"))
         }
         Reply::Topics(topics) => counted(topics.len(), "topic"),
@@ -266,7 +293,8 @@ pub(super) fn reply(result: &Result<Reply, Refusal>, clock: Clock) -> String {
         Reply::Subscribed { .. } => "connected".to_owned(),
         Reply::Extended { lease_until } => format!("leased until {}", clock.text(*lease_until)),
         Reply::Groups(groups) => counted(groups.len(), "group"),
-        Reply::Redriven { count } => format!("{count} redriven"),
+        Reply::Redriven { count, .. } => format!("{count} redriven"),
+        Reply::Purged { count } => format!("{count} purged"),
         Reply::Completed(outputs) if outputs.is_empty() => "completed".to_owned(),
         Reply::Completed(outputs) => format!("completed, {} produced", counted(outputs.len(), "message")),
         Reply::Store(reply) => store_reply(reply, clock),
@@ -285,6 +313,7 @@ fn store_reply(reply: &StoreReply, clock: Clock) -> String {
         StoreReply::Replay(Outcome { status, .. }) => format!("REPLAY of {}", status.as_str()),
         StoreReply::Retryable { status, .. } => format!("retryable: {}", status.as_str()),
         StoreReply::Renewed { lease_until } => format!("granted until {}", clock.text(*lease_until)),
+        StoreReply::Listed(page) => format!("{} effects", page.effects.len()),
         StoreReply::Effect(effect) => format!("{}, attempt {}", effect.status.as_str(), effect.attempt),
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::names::{group_in_traces, topic_in_traces, worker_in_traces};
 use driftq_core::Pipeline;
 use driftq_core::faults::Faults;
 use driftq_core::state::{Group, Message, State, Topic};
@@ -117,27 +118,27 @@ impl Snapshot {
     }
 
     fn add_topic(&mut self, state: &State, topic: &Topic) {
-        let name = topic.name().as_str();
-        self.topics.insert(name.to_owned(), (topic.partition_count(), topic.next_offset().0));
+        let name = topic_in_traces(topic.name());
+        self.topics.insert(name.clone(), (topic.partition_count(), topic.next_offset().0));
         for group in topic.groups() {
-            self.groups.insert((name.to_owned(), group.name().as_str().to_owned()), group.is_paused());
+            self.groups.insert((name.clone(), group_in_traces(group.name())), group.is_paused());
         }
         for (id, partition) in topic.partitions() {
             for (position, message) in partition.messages() {
                 let message_name = name_of(message);
-                self.stored.insert((name.to_owned(), id.0, message.offset.0), message_name.clone());
+                self.stored.insert((name.clone(), id.0, message.offset.0), message_name.clone());
                 if name.starts_with("dlq.")
                     && let Some(dead_letter) = message.body.metadata().dead_letter
                 {
-                    let topic = dead_letter.original_topic.as_str().to_owned();
-                    let group = dead_letter.group.as_str().to_owned();
+                    let topic = topic_in_traces(&dead_letter.original_topic);
+                    let group = group_in_traces(&dead_letter.group);
                     self.dead.insert((topic, dead_letter.original_partition.0, dead_letter.original_offset.0, group));
                 }
                 let visible_to = partition.visible_to(position);
                 for group in topic.groups().filter(|group| visible_to.is_none_or(|only| only == group.id())) {
                     let message_key = MessageInGroup {
-                        topic: name.to_owned(),
-                        group: group.name().as_str().to_owned(),
+                        topic: name.clone(),
+                        group: group_in_traces(group.name()),
                         partition: id.0,
                         offset: message.offset.0,
                         message: message_name.clone(),
@@ -185,7 +186,7 @@ fn status_of(
         let (token, attempts, failures) = (entry.token, entry.attempts, entry.failures);
         return match entry.phase {
             Phase::Leased { until } => MessageStatus::InFlight(RunningLease {
-                owner: entry.owner.as_str().to_owned(),
+                owner: worker_in_traces(&entry.owner),
                 until,
                 token,
                 attempts,
@@ -228,7 +229,7 @@ fn effect_record(effect: &Effect) -> EffectRecord {
     EffectRecord {
         status: effect.status,
         attempt: effect.attempt,
-        owner: effect.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+        owner: effect.owner.as_ref().map(worker_in_traces),
         until: effect.lease_until,
         committed: effect.committed,
     }
@@ -238,7 +239,7 @@ fn effect_record(effect: &Effect) -> EffectRecord {
 pub(super) fn effect_name(identity: &Identity) -> String {
     let key = if identity.key().is_empty() { "without a key" } else { identity.key() };
     let scope = match &identity.scope {
-        Scope::Consume { topic, group } => format!(" of {group} on {topic}"),
+        Scope::Consume { topic, group } => format!(" of {} on {}", group_in_traces(group), topic_in_traces(topic)),
         Scope::Tenant => String::new(),
         Scope::Job { id } => format!(" of job \"{id}\""),
         Scope::Task { id } => format!(" of task \"{id}\""),

@@ -2,17 +2,19 @@
 
 use driftq_core::Command;
 use driftq_core::command::{
-    Ack, Begin, Claim, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DeliveryClaim, DescribeTopic,
-    Extend, Finish, Forget, ListGroups, ListTopics, Lookup, Nack, OnExpired, Pause, Peek, Reacquire, Redrive,
-    RedriveSelection, Release, Renew, Resume, Seek, SeekTo, SetPrefetch, StoreCommand, TokenClaim, Unsubscribe,
-    Withdraw,
+    Ack, AckCumulative, Begin, ChangeRetention, Claim, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic,
+    DeliveryClaim, DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup,
+    Nack, OnExpired, Pause, Peek, Purge, Reacquire, Redrive, RedriveSelection, Release, Renew, Resume, Retry, Seek,
+    SeekTo, SetPrefetch, StoreCommand, TokenClaim, Unsubscribe, Withdraw,
 };
 use driftq_core::faults::Faults;
 use driftq_core::types::{GroupName, Lifetime, Millis, Offset, OwnerName, PartitionId, Retention, Text};
 
 use super::network::ClientCommand;
 use super::state::World;
-use super::values::{REASONS, effect_outcome, identity, produce, result_of, start, subscribe, time};
+use super::values::{
+    REASONS, effect_outcome, identity, produce, result_of, setting, start, subscribe, tenant_of, time,
+};
 use crate::actions::{DeliveryRef, EffectBegin, GrantRef, Request, SeekTarget, Subscription, Tampering};
 use crate::names::Group;
 use crate::sim_storage::SimStorage;
@@ -33,11 +35,20 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     /// The command of a request; `None` if it refers to something that does not exist.
     fn command(&self, request: &Request) -> Option<Command> {
         Some(match request {
-            Request::CreateTopic { topic, partitions, keep_ms, keep_bytes } => Command::CreateTopic(CreateTopic {
-                name: topic.name(),
-                partitions: *partitions,
-                retention: Retention { age: keep_ms.map(|ms| Millis(u64::from(ms))), bytes: keep_bytes.map(u64::from) },
-            }),
+            Request::CreateTopic { topic, partitions, keep_ms, keep_bytes } => {
+                let mut age = keep_ms.map(|ms| Millis(u64::from(ms)));
+                // A size alone keeps messages of any age, also where topics retain nothing by default.
+                if keep_bytes.is_some() && self.setup.retention.is_none() {
+                    age = age.or(Some(Millis(u64::MAX)));
+                }
+                let retention = Retention { age, bytes: keep_bytes.map(u64::from) };
+                Command::CreateTopic(CreateTopic { name: topic.name(), partitions: *partitions, retention })
+            }
+            Request::ChangeRetention { topic, keep_ms, keep_bytes, reset } => {
+                let (age, bytes) = (keep_ms.map(|ms| Millis(u64::from(ms))), keep_bytes.map(u64::from));
+                let (age, bytes) = (setting(age, *reset), setting(bytes, *reset));
+                Command::ChangeRetention(ChangeRetention { name: topic.name(), age, bytes })
+            }
             Request::DeleteTopic { topic } => Command::DeleteTopic(DeleteTopic { name: topic.name() }),
             Request::ListTopics => Command::ListTopics(ListTopics),
             Request::DescribeTopic { topic } => Command::DescribeTopic(DescribeTopic { name: topic.name() }),
@@ -56,28 +67,56 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 Command::Unsubscribe(Unsubscribe { consumer: self.network.stream_of(*worker)? })
             }
             Request::Ack(delivery) => Command::Ack(Ack(self.claim(delivery)?)),
-            Request::Nack { delivery, reason, delay_ms } => Command::Nack(Nack {
+            Request::Nack { delivery, reason, delay_ms, never } => Command::Nack(Nack {
                 claim: self.claim(delivery)?,
-                reason: REASONS[usize::from(*reason) % REASONS.len()].into(),
-                delay: delay_ms.map(|ms| Millis(u64::from(ms))),
+                reason: reason_of(*reason).into(),
+                retry: match never {
+                    true => Retry::Never,
+                    false => Retry::after(delay_ms.map(|ms| Millis(u64::from(ms)))),
+                },
             }),
+            Request::AckCumulative(delivery) => {
+                let Claim { topic, group, partition, offset, owner, .. } = self.claim(delivery)?;
+                Command::AckCumulative(AckCumulative { topic, group, partition, offset, owner })
+            }
+            Request::ExpireLease(delivery) => {
+                let Claim { topic, group, partition, offset, .. } = self.claim(delivery)?;
+                Command::ExpireLease(ExpireLease { topic, group, partition, offset })
+            }
             Request::Extend { delivery, lease_ms } => Command::Extend(Extend {
                 claim: self.claim(delivery)?,
                 lease: lease_ms.map(|ms| Millis(u64::from(ms))),
             }),
             Request::Release(delivery) => Command::Release(Release(self.claim(delivery)?)),
             Request::Withdraw { worker } => Command::Withdraw(Withdraw(self.network.newest_unread(*worker)?.claim())),
-            Request::Complete { delivery, result, produce: new_messages } => Command::Complete(Box::new(Complete {
-                claim: self.claim(delivery)?,
-                result: result_of(*result),
-                produce: new_messages.iter().map(produce).collect(),
-            })),
+            Request::Complete { delivery, result, produce: new_messages, failed } => {
+                Command::Complete(Box::new(Complete {
+                    claim: self.claim(delivery)?,
+                    result: result_of(*result),
+                    produce: new_messages.iter().map(produce).collect(),
+                    failed: failed.map(|reason| reason_of(reason).into()),
+                }))
+            }
             Request::BeginEffect(begin) => store(StoreCommand::Begin(self.begin(begin)?)),
-            Request::FinishEffect { grant, outcome, result } => store(StoreCommand::Finish(Finish {
+            Request::FinishEffect { grant, outcome, result, dead_letter } => store(StoreCommand::Finish(Finish {
                 identity: identity(&grant.effect),
                 token: self.token(grant)?,
                 outcome: effect_outcome(*outcome, *result),
+                dead_letter: match dead_letter {
+                    Some(delivery) => Some(self.delivery_claim(delivery)?),
+                    None => None,
+                },
             })),
+            Request::ListEffects { tenant, outcome, older_ms, limit, after } => {
+                store(StoreCommand::List(ListEffects {
+                    tenant: (*tenant > 0).then(|| tenant_of(*tenant)),
+                    kind: None,
+                    status: outcome.map(|outcome| effect_outcome(outcome, 0).status),
+                    older_than: Millis(u64::from(*older_ms)),
+                    limit: usize::from(*limit),
+                    after: after.as_ref().map(identity),
+                }))
+            }
             Request::ReacquireEffect { worker, effect, lease_ms } => store(StoreCommand::Reacquire(Reacquire {
                 identity: identity(effect),
                 owner: worker.name(),
@@ -118,6 +157,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 },
                 limit: *limit,
             }),
+            Request::Purge { topic } => Command::Purge(Purge { topic: topic.name() }),
+            Request::RedriveRest { limit } => {
+                let (topic, rest) = self.network.redrive_rest.clone()?;
+                Command::Redrive(Redrive { topic, which: RedriveSelection::Rest(rest), limit: *limit })
+            }
         })
     }
 
@@ -137,12 +181,14 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         })
     }
 
+    fn delivery_claim(&self, delivery: &DeliveryRef) -> Option<DeliveryClaim> {
+        let Claim { partition, offset, token, .. } = self.claim(delivery)?;
+        Some(DeliveryClaim { partition, offset, token })
+    }
+
     fn begin(&self, begin: &EffectBegin) -> Option<Begin> {
         let delivery = match &begin.delivery {
-            Some(delivery) => {
-                let Claim { partition, offset, token, .. } = self.claim(delivery)?;
-                Some(DeliveryClaim { partition, offset, token })
-            }
+            Some(delivery) => Some(self.delivery_claim(delivery)?),
             None => None,
         };
         let window = begin.ttl_ms.map(|ms| Lifetime::Window(Millis(u64::from(ms))));
@@ -168,4 +214,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
 
 fn store(command: StoreCommand) -> Command {
     Command::Store(Box::new(command))
+}
+
+fn reason_of(number: u8) -> &'static str {
+    REASONS[usize::from(number) % REASONS.len()]
 }

@@ -1,6 +1,6 @@
 //! Detects when a coverage point is hit.
 
-use driftq_core::command::{Ack, DeleteGroup, TokenClaim};
+use driftq_core::command::{Ack, DeleteGroup, Purge, Redrive, RedriveSelection, TokenClaim};
 use driftq_core::faults::Faults;
 use driftq_core::record::{Event, Record};
 use driftq_core::reply::{Blocked, Delivery, Overload, RouterUse, StoreReply};
@@ -26,6 +26,19 @@ pub(super) fn command(coverage: &mut Coverage, state: &State, command: &Command)
             let group = state.topic_named(topic).and_then(|topic| topic.group_named(group));
             let mut partitions = group.into_iter().flat_map(Group::partitions);
             coverage.hit_if(partitions.any(|(_, progress)| progress.in_flight() > 0), Point::GroupDeleted);
+        }
+        Command::Purge(Purge { topic }) => {
+            let Some(topic) = state.topic_named(topic) else { return };
+            let mut progress = topic.groups().flat_map(Group::partitions);
+            coverage.hit_if(progress.any(|(_, progress)| progress.in_flight() > 0), Point::PurgedLeased);
+            let mut messages = topic.partitions().flat_map(|(_, partition)| partition.messages());
+            let is_delayed = messages.any(|(_, message)| state.is_delayed(message, state.clock()));
+            coverage.hit_if(is_delayed, Point::PurgedDelayed);
+        }
+        Command::Redrive(Redrive { topic, which: RedriveSelection::Rest(rest), .. }) => {
+            let dead = topic.dead_letter().and_then(|name| state.topic_named(&name));
+            let is_later = dead.is_some_and(|dead| dead.id() == rest.dead_topic && dead.next_offset() > rest.below);
+            coverage.hit_if(is_later, Point::RedriveContinued);
         }
         _ => {}
     }
@@ -89,6 +102,7 @@ pub(super) fn delivery(coverage: &mut Coverage, delivery: &Delivery) {
         coverage.hit(match dead.reason {
             DeadReason::MaxAttempts => Point::DeadByAttempts,
             DeadReason::DeadlineExceeded => Point::DeadByDeadline,
+            DeadReason::NonRetryable => Point::DeadByWorker,
         });
     }
 }
@@ -128,7 +142,7 @@ fn replied(coverage: &mut Coverage, reply: &Reply) {
         Reply::Extended { .. } => coverage.hit(Point::Extended),
         Reply::Completed(outputs) => coverage.hit_if(!outputs.is_empty(), Point::StepCompleted),
         Reply::Store(StoreReply::Retryable { .. }) => coverage.hit(Point::Retryable),
-        Reply::Redriven { count } => coverage.hit_if(*count > 0, Point::Redriven),
+        Reply::Redriven { count, .. } => coverage.hit_if(*count > 0, Point::Redriven),
         Reply::Topic(info) => {
             for progress in info.groups.iter().flat_map(|group| &group.partitions) {
                 match progress.blocked {

@@ -1,27 +1,38 @@
 //! The end of a run: faults stop, a last worker acks every message, and nothing may be left undelivered.
 
-use driftq_core::command::{Ack, Claim, OnDisconnect, Resume, Subscribe, TokenClaim, Unsubscribe};
+use driftq_core::command::{Ack, Claim, GroupLifetime, OnDisconnect, Resume, Subscribe, TokenClaim, Unsubscribe};
 use driftq_core::faults::Faults;
-use driftq_core::state::{Group, Partition, Topic};
+use driftq_core::log::SegmentHeader;
+use driftq_core::state::{self, Group, Partition};
 use driftq_core::types::{GroupName, GroupStart, Millis, PartitionId, Position, TopicName};
 use driftq_core::{Command, Pipeline};
 
 use super::network::ClientCommand;
 use super::state::World;
-use crate::actions::Loss;
+use crate::actions::{Loss, NewMessage, Request};
 use crate::invariants::Verdict;
-use crate::invariants::liveness::{drains, timers_quiesce};
-use crate::names::Worker;
+use crate::invariants::files::{rests_small, segments_are_cut, segments_are_few};
+use crate::invariants::liveness::{accepts_again, drains, timers_quiesce};
+use crate::names::{Message, Topic, Worker};
+use crate::setup::Setup;
 use crate::sim_storage::SimStorage;
 
 /// The worker that consumes the rest.
 const LAST_WORKER: Worker = Worker(u8::MAX);
+/// The message that shows that the log takes records at the end.
+const LAST_MESSAGE: Message = Message(u32::MAX);
 /// How many times the clock advances to the next timeout.
 const ROUNDS: usize = 1_000;
 /// How long a broker may stay idle while its log has no space.
 const STALL_MS: u64 = 100;
 /// How long a broker waits at most after a full disk before it retries.
 const DISK_FULL_RETRY_MS: u64 = 11_000;
+/// How long after the last sync an idle log appends its mark.
+const MARK_MS: u64 = 101;
+/// How many times as long a log rests before snapshots that write more than they free.
+const LONG_REST: u64 = 16;
+/// How many times a log is given the time to come to rest: timers may append records.
+const REST_ROUNDS: usize = 3;
 
 impl<F: Faults, S: SimStorage> World<F, S> {
     /// Delivers and acks everything, then restarts once more.
@@ -39,6 +50,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         self.advance_time(DISK_FULL_RETRY_MS);
         self.run_until_idle()?;
+        self.was_limited = false;
         for _ in 0..ROUNDS {
             for (topic, group) in self.groups() {
                 self.drain_group(&topic, &group)?;
@@ -49,6 +61,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         drains(&self.undelivered())?;
         self.check_idle()?;
+        self.check_rest()?;
+        self.check_accepts()?;
         self.compare_with_log()?;
         self.crash(Loss::All);
         self.boot()?;
@@ -78,6 +92,51 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
     }
 
+    /// Checks the files of a world without pending I/O.
+    pub(super) fn check_files(&self) -> Verdict {
+        if !self.is_serving() {
+            return Ok(());
+        }
+        let segments = self.disk.model().segments();
+        segments_are_cut(&segments)?;
+        if self.was_limited || self.clock().mono <= self.short_until {
+            return Ok(());
+        }
+        let newest = self.broker.as_ref().and_then(|broker| broker.snapshots().last().copied()).unwrap_or_default();
+        let headers = self.disk.model().files().filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok());
+        let begun = headers.filter(|header| header.first_lsn() > newest).count();
+        segments_are_few(begun as u64, self.setup.snapshot_every_segments)
+    }
+
+    /// Lets the log come to rest and checks its files.
+    fn check_rest(&mut self) -> Verdict {
+        let Some(rest_ms) = self.setup.rest_ms else { return Ok(()) };
+        for _ in 0..REST_ROUNDS {
+            // The mark of an idle log comes first.
+            for wait in [MARK_MS, rest_ms, LONG_REST * rest_ms] {
+                self.advance_time(wait);
+                self.run_until_idle()?;
+            }
+        }
+        self.check_files()?;
+        let Some(broker) = self.broker.as_ref().filter(|broker| broker.is_at_rest()) else { return Ok(()) };
+        let has_live =
+            broker.state().topics().flat_map(state::Topic::partitions).any(|(_, at)| at.backlog().messages > 0);
+        let Setup { segment_bytes, segment_bytes_min, .. } = self.setup;
+        rests_small(&self.disk.model().segments(), (!has_live).then_some(segment_bytes.min(segment_bytes_min)))
+    }
+
+    /// The log takes records, however full the disk was before.
+    fn check_accepts(&mut self) -> Verdict {
+        let probe = NewMessage { message: LAST_MESSAGE, topic: Topic::new(0), ..NewMessage::default() };
+        let Some(command) = self.command_of(&Request::Produce(probe)) else { return Ok(()) };
+        let refused = |world: &Self| world.broker.as_ref().map_or(0, |broker| broker.broker().counters().refused);
+        let before = refused(self);
+        self.handle(command)?;
+        self.run_until_idle()?;
+        accepts_again(refused(self) - before)
+    }
+
     fn groups(&self) -> Vec<(TopicName, GroupName)> {
         let topics = self.broker.iter().flat_map(|broker| broker.state().topics());
         topics.flat_map(|topic| topic.groups().map(|group| (topic.name().clone(), group.name().clone()))).collect()
@@ -95,6 +154,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             deliveries_max: None,
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
+            group_lifetime: GroupLifetime::Durable,
         };
         self.handle(ClientCommand { command: Command::Subscribe(subscribe), worker: Some(LAST_WORKER) })?;
         for _ in 0..ROUNDS {
@@ -178,6 +238,6 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     }
 }
 
-fn end(topic: &Topic, partition: PartitionId) -> Position {
+fn end(topic: &state::Topic, partition: PartitionId) -> Position {
     topic.partition(partition).map_or_else(Default::default, Partition::next_position)
 }

@@ -1,8 +1,8 @@
 //! Executes actions: passes commands and timeouts to the broker and checks its state after each.
 
 use driftq_core::command::{
-    Begin, Claim, CloseStream, CreateGroup, DeleteGroup, DeleteTopic, Reacquire, Redrive, Seek, StoreCommand,
-    TokenClaim, Unsubscribe, Withdraw,
+    Begin, Claim, CloseStream, CreateGroup, DeleteGroup, DeleteTopic, Purge, Reacquire, Redrive, RedriveSelection,
+    Seek, StoreCommand, TokenClaim, Unsubscribe, Withdraw,
 };
 use driftq_core::faults::Faults;
 use driftq_core::types::Now;
@@ -63,13 +63,17 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             Action::FlushIo => {
                 self.flush_io()?;
                 self.check_idle()?;
+                self.check_files()?;
             }
             Action::Snapshot => {
                 if let Some(broker) = &mut self.broker {
                     broker.request_snapshot();
                 }
             }
-            Action::SetFreeSpace { bytes } => self.disk.model_mut().set_free_space(bytes.map(u64::from)),
+            Action::SetFreeSpace { bytes } => {
+                self.was_limited |= bytes.is_some();
+                self.disk.model_mut().set_free_space(bytes.map(u64::from));
+            }
             Action::Close => self.close()?,
             Action::Crash { loss } => self.crash(*loss),
             Action::Boot => self.boot()?,
@@ -124,6 +128,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         match (&pending.command, worker) {
             (Command::Subscribe(subscribe), Some(worker)) => self.network.open(ticket, worker, subscribe),
+            (Command::Redrive(Redrive { topic, which, .. }), _) => {
+                if !matches!(which, RedriveSelection::Offsets(_)) {
+                    self.network.pending_redrives.insert(ticket, topic.clone());
+                }
+            }
             (Command::Store(store), Some(worker)) => {
                 if let StoreCommand::Begin(Begin { identity, .. })
                 | StoreCommand::Reacquire(Reacquire { identity, .. }) = &**store
@@ -164,12 +173,13 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     fn call_timeout(&mut self, now: Now) -> Verdict {
         let Some(broker) = &mut self.broker else { return Ok(()) };
         self.counters.events += 1;
-        let refused_before = broker.broker().counters().refused;
+        let before = broker.broker().counters();
         broker.handle_timeout(now);
         if let Some(oracle) = &mut self.oracle {
             oracle.timeout(now);
         }
-        let is_short_of_space = broker.broker().counters().refused > refused_before;
+        let after = broker.broker().counters();
+        let is_short_of_space = (after.refused, after.reclaimed) != (before.refused, before.reclaimed);
         self.check_clock(is_short_of_space)?;
         self.check_state(is_short_of_space)
     }
@@ -237,6 +247,7 @@ fn runs_timers_first(command: &Command) -> bool {
     matches!(
         command,
         Command::Redrive(Redrive { .. })
+            | Command::Purge(Purge { .. })
             | Command::DeleteTopic(DeleteTopic { .. })
             | Command::CreateGroup(CreateGroup { .. })
             | Command::Subscribe(_)

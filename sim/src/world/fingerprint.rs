@@ -70,6 +70,8 @@ impl<F: Faults> World<F> {
             comparisons: _,
             records_before: _,
             next_ticket,
+            was_limited: _,
+            short_until: _,
             failed_from,
         } = self;
         disk.canonical(out)?;
@@ -256,7 +258,8 @@ mod tests {
     fn worlds_that_differ_in_one_part_have_different_fingerprints() {
         let base = busy();
         let log = Action::Io { class: JobClass::Log, fault: None };
-        let nack = Action::Request(Request::Nack { delivery: delivery_ref(1), reason: 1, delay_ms: None });
+        let nack =
+            Action::Request(Request::Nack { delivery: delivery_ref(1), reason: 1, delay_ms: None, never: false });
         let actions = [
             Action::AdvanceTime { ms: 7 },
             Action::Request(Request::Ack(delivery_ref(0))),

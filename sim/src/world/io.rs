@@ -4,6 +4,7 @@ use driftq_core::JobClass as CoreJobClass;
 use driftq_core::faults::Faults;
 use driftq_core::log::{FileId, IoOp, StorageFault};
 use driftq_core::record::Event;
+use driftq_core::types::Millis;
 
 use super::coverage;
 use super::job::RunningJob;
@@ -11,6 +12,7 @@ use super::state::World;
 use crate::actions::{IoFault, JobClass};
 use crate::coverage::Point;
 use crate::invariants::liveness::io_quiesces;
+use crate::invariants::outputs::shortage_is_waited_out;
 use crate::invariants::{Verdict, Violation};
 use crate::sim_storage::SimStorage;
 
@@ -22,6 +24,9 @@ impl JobClass {
         }
     }
 }
+
+/// How long a broker waits before it creates a file again for which it had no descriptor.
+const RETRY: Millis = Millis(1_000);
 
 impl<F: Faults, S: SimStorage> World<F, S> {
     /// Performs the next operation of the class and starts a job if none is in progress.
@@ -65,8 +70,12 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.record_op(&running, &result)?;
         let Some(broker) = &mut self.broker else { return Ok(false) };
         if result.is_err() || running.next >= running.job.ops().len() {
-            let is_disk_full = matches!(result, Err(StorageFault::Full)) && class == JobClass::Background;
-            if result.is_err() && !is_disk_full && self.failed_from.is_none() {
+            let is_shortage = matches!(result, Err(StorageFault::Full | StorageFault::NoDescriptor));
+            if matches!(result, Err(StorageFault::NoDescriptor)) {
+                self.short_until = now.mono.after(RETRY);
+            }
+            let is_waited_out = is_shortage && class == JobClass::Background;
+            if result.is_err() && !is_waited_out && self.failed_from.is_none() {
                 // Set even if the broker ignores the failure.
                 self.failed_from = Some(self.next_ticket);
             }
@@ -77,6 +86,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             };
             let reported = self.faults.job_result(result, sync_again);
             broker.complete(now, running.job, reported);
+            shortage_is_waited_out(self.failed_from, broker.failure())?;
             let is_synced = class == JobClass::Log && broker.failure().is_none();
             if let Some(oracle) = &mut self.oracle {
                 if is_synced {
@@ -112,6 +122,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             (IoOp::Sync { .. } | IoOp::SyncFolder, Err(StorageFault::Io(_))) => {
                 self.coverage.hit(Point::SyncFailed);
             }
+            (IoOp::Create { .. }, Err(StorageFault::NoDescriptor)) => self.coverage.hit(Point::NoDescriptor),
             (IoOp::Append { file, at, bytes }, Err(StorageFault::Io(_))) => {
                 // A partial write is readable. Behind it the preallocated file is zero, as the lost part may be.
                 let written = self.disk.model().bytes(*file).and_then(|bytes| bytes.get(at.position as usize..));

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use driftq_core::Command;
-use driftq_core::command::{Claim, OnDisconnect, Subscribe, TokenClaim};
+use driftq_core::command::{Claim, OnDisconnect, RedriveRest, Subscribe, TokenClaim};
 use driftq_core::reply::{Delivery, StoreReply};
-use driftq_core::types::{ConsumerId, Identity, LeaseToken, Offset, OwnerName, PartitionId, Ticket, Timestamp};
+use driftq_core::types::{
+    ConsumerId, Identity, LeaseToken, Offset, OwnerName, PartitionId, Ticket, Timestamp, TopicName,
+};
 
 use super::values::{effect_of, identity};
 use crate::actions::{EffectRef, GrantRef};
@@ -125,11 +127,28 @@ pub struct Network {
     pub(super) pending_grants: BTreeMap<Ticket, (Worker, Identity)>,
     /// All effects run by workers, in order.
     pub(super) effect_runs: Vec<EffectRun>,
+    /// Pending redrives of all, with the topic.
+    pub(super) pending_redrives: BTreeMap<Ticket, TopicName>,
+    /// What the last redrive of all has left, with the topic.
+    pub(super) redrive_rest: Option<(TopicName, RedriveRest)>,
     /// Where messages were stored, and the number of starts before.
     pub(super) produced: BTreeMap<(PartitionId, Offset), u64>,
 }
 
 impl Network {
+    /// Whether a redrive of all has left dead letters.
+    #[must_use]
+    pub fn has_redrive_rest(&self) -> bool {
+        self.redrive_rest.is_some()
+    }
+
+    /// A redrive was answered.
+    pub(super) fn redriven(&mut self, ticket: Ticket, rest: Option<RedriveRest>) {
+        if let Some(topic) = self.pending_redrives.remove(&ticket) {
+            self.redrive_rest = rest.map(|rest| (topic, rest));
+        }
+    }
+
     /// The newest stream of a worker.
     #[must_use]
     pub fn stream_of(&self, worker: Worker) -> Option<ConsumerId> {
@@ -204,8 +223,19 @@ impl Network {
     /// Writes the clients' knowledge for [a fingerprint](super::Fingerprint).
     pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         // `produced` serves coverage alone.
-        let Self { in_transit, workers, streams, opening, pending_grants, effect_runs, produced: _ } = self;
-        write!(out, "{in_transit:?} {workers:?} {streams:?} {opening:?} {pending_grants:?} {effect_runs:?} ")
+        let Self {
+            in_transit,
+            workers,
+            streams,
+            opening,
+            pending_grants,
+            effect_runs,
+            pending_redrives,
+            redrive_rest,
+            produced: _,
+        } = self;
+        write!(out, "{in_transit:?} {workers:?} {streams:?} {opening:?} {pending_grants:?} {effect_runs:?} ")?;
+        write!(out, "{pending_redrives:?} {redrive_rest:?} ")
     }
 
     /// A worker requests a grant.
@@ -244,8 +274,8 @@ impl Network {
 
     /// A stream is being opened.
     pub(super) fn open(&mut self, ticket: Ticket, worker: Worker, command: &Subscribe) {
-        let (topic, group) = (Topic::of(&command.topic), command.group.as_str().parse());
-        let (Some(topic), Ok(group)) = (topic, group) else { return };
+        let (topic, group) = (Topic::of(&command.topic), Group::of(&command.group));
+        let (Some(topic), Some(group)) = (topic, group) else { return };
         let releases = command.on_disconnect == OnDisconnect::Release;
         let (owner, left) = (command.owner.clone(), command.deliveries_max);
         self.opening.insert(ticket, StreamState { worker, topic, group, owner, releases, left });
@@ -266,6 +296,7 @@ impl Network {
         self.streams.clear();
         self.opening.clear();
         self.pending_grants.clear();
+        self.pending_redrives.clear();
         for worker_state in self.workers.values_mut() {
             worker_state.stream = None;
             // Deliveries in the socket have left the broker and can still be read.

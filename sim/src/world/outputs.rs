@@ -112,6 +112,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 self.cover_duplicate(&result);
                 match result {
                     Ok(Reply::Subscribed { consumer }) => self.network.opened(ticket, consumer),
+                    Ok(Reply::Redriven { rest, .. }) => self.network.redriven(ticket, rest),
                     Ok(Reply::Store(reply)) => {
                         self.counters.grants += u64::from(matches!(reply, StoreReply::Execute { .. }));
                         self.counters.replays += u64::from(matches!(reply, StoreReply::Replay(_)));
@@ -121,6 +122,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 }
                 self.network.opening.remove(&ticket);
                 self.network.pending_grants.remove(&ticket);
+                self.network.pending_redrives.remove(&ticket);
             }
             Output::Deliver { consumer, delivery } => {
                 self.counters.deliveries += 1;

@@ -72,6 +72,10 @@ pub struct World<F: Faults, S = Disk> {
     pub(super) next_ticket: Ticket,
     /// Tickets of commands that a planted bug sent, not a client; their replies are dropped.
     pub(super) injected_tickets: BTreeSet<Ticket>,
+    /// Whether the disk was full at some time since the last drain: then maintenance may be waiting to retry.
+    pub(super) was_limited: bool,
+    /// When the broker tries again what failed for want of a descriptor.
+    pub(super) short_until: Timestamp,
     /// The first ticket after the log failed.
     pub(super) failed_from: Option<Ticket>,
     /// Recorded traffic between broker and clients, if the tap is on.
@@ -115,6 +119,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             records_before: 0,
             next_ticket: Ticket(0),
             injected_tickets: BTreeSet::new(),
+            was_limited: false,
+            short_until: Timestamp(0),
             failed_from: None,
             tap_events: None,
             faults,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use driftq_core::command::{OnDisconnect, Produce, Subscribe};
+use driftq_core::command::{GroupLifetime, OnDisconnect, Produce, Subscribe};
 use driftq_core::types::{
     Deadline, EffectStatus, Envelope, GroupStart, Identity, Millis, Outcome, PartitionId, Priority, RetryPolicy,
-    Routing, RoutingDecision, Scope, Text, Timestamp,
+    Routing, RoutingDecision, Scope, Setting, Text, Timestamp,
 };
 
 use crate::actions::{self, EffectOutcome, EffectRef, NewMessage, Subscription};
@@ -35,6 +35,11 @@ pub fn identity(effect: &EffectRef) -> Identity {
     };
     let tenant = TENANTS[usize::from(effect.tenant) % TENANTS.len()];
     Identity::new(tenant, scope, IDENTITIES[usize::from(effect.key) % IDENTITIES.len()])
+}
+
+/// One of the tenants.
+pub(super) fn tenant_of(number: u8) -> Text {
+    TENANTS[usize::from(number) % TENANTS.len()].into()
 }
 
 /// The effect of a group's work on a message with this envelope, if the message has an identity.
@@ -99,6 +104,16 @@ pub(super) fn subscribe(subscription: &Subscription) -> Subscribe {
         deliveries_max: subscription.deliveries,
         start: start(subscription.latest),
         on_disconnect: if subscription.release { OnDisconnect::Release } else { OnDisconnect::Keep },
+        group_lifetime: if subscription.ephemeral { GroupLifetime::Ephemeral } else { GroupLifetime::Durable },
+    }
+}
+
+/// A value that is given is set; another one stays, or is reset.
+pub(super) fn setting<T>(value: Option<T>, reset: bool) -> Setting<T> {
+    match value {
+        Some(value) => Setting::Value(value),
+        None if reset => Setting::ServerDefault,
+        None => Setting::Unchanged,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The interface of the oracle, by small examples.
 
-use driftq_core::command::{CreateTopic, OnDisconnect, Produce, Subscribe};
+use driftq_core::command::{CreateTopic, GroupLifetime, OnDisconnect, Produce, Subscribe};
 use driftq_core::reply::{Produced, RouterUse};
 use driftq_core::types::{GroupStart, Retention, *};
 use driftq_core::{Command, Output, Refusal, Reply};
@@ -22,6 +22,7 @@ fn subscribe() -> Command {
         deliveries_max: None,
         start: GroupStart::Earliest,
         on_disconnect: OnDisconnect::Keep,
+        group_lifetime: GroupLifetime::Durable,
     })
 }
 
@@ -49,8 +50,12 @@ fn started() -> Oracle {
         Command::CreateTopic(CreateTopic { name: orders(), partitions: None, retention: Retention::default() });
     oracle.command(NOW, Ticket(0), &create);
     oracle.command(NOW, Ticket(1), &subscribe());
-    for (ticket, reply) in
-        [Reply::TopicCreated { partitions: 1 }, Reply::Subscribed { consumer: ConsumerId(1) }].into_iter().enumerate()
+    for (ticket, reply) in [
+        Reply::TopicCreated { partitions: 1, retention: Limits::production().retention() },
+        Reply::Subscribed { consumer: ConsumerId(1) },
+    ]
+    .into_iter()
+    .enumerate()
     {
         let output = Output::Reply { ticket: Ticket(ticket as u64), result: Ok(reply) };
         oracle.compare(&output).expect("the next output");

@@ -2,9 +2,10 @@
 
 use driftq_core::Command;
 use driftq_core::command::{
-    Ack, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
-    ListTopics, Nack, OnDisconnect, Pause, Peek, Produce, Redrive, RedriveSelection, Release, Resume, Seek, SeekTo,
-    SetPrefetch, Subscribe, TokenClaim, Unsubscribe,
+    Ack, AckCumulative, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic,
+    ExpireLease, Extend, GroupLifetime, ListGroups, ListTopics, Nack, OnDisconnect, Pause, Peek, Produce, Redrive,
+    RedriveRest, RedriveSelection, Release, Resume, Retry, Seek, SeekTo, SetPrefetch, Subscribe, TokenClaim,
+    Unsubscribe,
 };
 use driftq_core::faults::Faults;
 use driftq_core::types::{GroupStart, Retention, *};
@@ -13,9 +14,9 @@ use rand_chacha::ChaCha8Rng;
 
 use super::world::World;
 
-const TOPICS: [&str; 5] = ["a", "b", "dlq.a", "dlq.b", "c"];
-const GROUPS: [&str; 3] = ["g", "h", "e"];
-const OWNERS: [&str; 2] = ["v", "w"];
+const TOPICS: [&str; 5] = ["a", "b/ü \"x\"", "dlq.a", "dlq.b/ü \"x\"", "c@d"];
+const GROUPS: [&str; 3] = ["g", "h i", "é/%2F"];
+const OWNERS: [&str; 2] = ["v", "w@host"];
 const KEYS: [&str; 4] = ["", "k", "user:1", "other"];
 const REASONS: [&str; 4] = ["", "bad", "ack_timeout", "worse"];
 
@@ -67,6 +68,11 @@ impl Workload {
             groups_max: small(rng, 3) as usize,
             consumers_max: small(rng, 5) as usize,
             retry_after: Millis(7),
+            retention_age: rng.random_bool(0.5).then(|| Millis(rng.random_range(0..400))),
+            retention_bytes: None,
+            retained_bytes_max: if rng.random_bool(0.5) { rng.random_range(0..2_000) } else { u64::MAX },
+            group_idle: rng.random_bool(0.7).then(|| Millis(rng.random_range(0..200))),
+            group_idle_max: Millis(rng.random_range(0..2_000)),
             ..Limits::production()
         };
         let actions = rng.random_range(20..250);
@@ -158,6 +164,10 @@ impl<F: Faults> World<F> {
             deliveries_max: self.maybe(0.15, |world| world.below(4)),
             start: self.start(),
             on_disconnect: if self.rng.random_bool(0.5) { OnDisconnect::Release } else { OnDisconnect::Keep },
+            group_lifetime: match self.rng.random_bool(0.2) {
+                true => GroupLifetime::Ephemeral,
+                false => GroupLifetime::Durable,
+            },
         })
     }
 
@@ -196,6 +206,11 @@ impl<F: Faults> World<F> {
             12 => Command::Redrive(Redrive {
                 topic,
                 which: match self.rng.random_bool(0.6) {
+                    true if self.below(3) == 0 => RedriveSelection::Rest(RedriveRest {
+                        dead_topic: TopicId(self.below(3) as u32),
+                        from: self.offset(),
+                        below: self.offset(),
+                    }),
                     true => RedriveSelection::All,
                     false => RedriveSelection::Offsets((0..self.below(4)).map(|_| self.offset()).collect()),
                 },
@@ -260,12 +275,23 @@ impl<F: Faults> World<F> {
 
     fn draw_settle(&mut self) -> Command {
         let claim = self.draw_claim();
-        match self.below(12) {
+        match self.below(14) {
+            12 => {
+                let Claim { topic, group, partition, offset, owner, .. } = claim;
+                Command::AckCumulative(AckCumulative { topic, group, partition, offset, owner })
+            }
+            13 => {
+                let Claim { topic, group, partition, offset, .. } = claim;
+                Command::ExpireLease(ExpireLease { topic, group, partition, offset })
+            }
             0..=4 => Command::Ack(Ack(claim)),
             5..=8 => Command::Nack(Nack {
                 claim,
                 reason: REASONS[self.below(4) as usize].into(),
-                delay: self.maybe(0.2, |world| world.millis(80)),
+                retry: match self.below(8) {
+                    0 => Retry::Never,
+                    _ => Retry::after(self.maybe(0.2, |world| world.millis(80))),
+                },
             }),
             9 => Command::Extend(Extend { claim, lease: self.maybe(0.8, |world| world.millis(150)) }),
             _ => Command::Release(Release(claim)),

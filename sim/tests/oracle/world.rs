@@ -139,8 +139,11 @@ impl<F: Faults> World<F> {
         let config = PipelineConfig {
             limits,
             segment_bytes: 1 << 20,
+            segment_bytes_min: u64::MAX,
             reserve_bytes: 4 << 10,
             snapshot_every_bytes: if rng.random_bool(0.3) { rng.random_range(500..4_000) } else { u64::MAX },
+            snapshot_every_segments: usize::MAX,
+            rest_after: None,
             slice_bytes: 512,
         };
         let mut storage = MemoryStorage::new();

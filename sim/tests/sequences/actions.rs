@@ -57,7 +57,7 @@ fn settled_all() -> BoxedStrategy<Chunk> {
             actions.extend((0..NEWEST).map(Message).map(|message| {
                 let delivery = DeliveryRef { worker, message, ..DeliveryRef::default() };
                 Action::Request(match variant {
-                    0 | 1 => Request::Nack { delivery, reason: variant, delay_ms: None },
+                    0 | 1 => Request::Nack { delivery, reason: variant, delay_ms: None, never: false },
                     2 => Request::Release(delivery),
                     _ => Request::Ack(delivery),
                 })
@@ -91,10 +91,10 @@ fn protocol_use() -> BoxedStrategy<Chunk> {
                 let begin = EffectBegin { worker, effect, ttl_ms, request, delivery, ..EffectBegin::default() };
                 Request::BeginEffect(EffectBegin { lease_ms: Some(10_000), ..begin })
             };
-            let finish = |outcome| Request::FinishEffect { grant, outcome, result: 1 };
+            let finish = |outcome| Request::FinishEffect { grant, outcome, result: 1, dead_letter: None };
             let again = NewMessage { topic, identity: Some(key), ..NewMessage::default() };
             let outputs = if variant == 9 { vec![again] } else { outputs };
-            let complete = Request::Complete { delivery, result: 1, produce: outputs };
+            let complete = Request::Complete { delivery, result: 1, produce: outputs, failed: None };
             let (call, read) = (Call(u32::from(key)), Action::Read { worker, count: u8::MAX });
             let repeat = [Action::Crash { loss: Loss::All }, Action::Boot, Action::Arrive { call }, Action::FlushIo];
             let requested = |requests: Vec<Request>| {
@@ -120,7 +120,12 @@ fn protocol_use() -> BoxedStrategy<Chunk> {
                     actions.push(Action::RunEffect(grant));
                 }
                 4 => {
-                    actions.extend(requested(vec![Request::Nack { delivery, reason: 1, delay_ms: None }]));
+                    actions.extend(requested(vec![Request::Nack {
+                        delivery,
+                        reason: 1,
+                        delay_ms: None,
+                        never: false,
+                    }]));
                     actions.push(read);
                     actions.extend(requested(vec![begin(None, 0, Some(delivery))]));
                 }
@@ -170,13 +175,14 @@ fn protocol_use() -> BoxedStrategy<Chunk> {
                         grant: GrantRef { effect, ..grant },
                         outcome: EffectOutcome::FailedRetryable,
                         result: 0,
+                        dead_letter: None,
                     };
                     actions.extend(requested(vec![begin.clone(), finish, begin]));
                 }
                 11 => {
                     // More than most partitions hold.
                     let produce = vec![NewMessage { topic, ..NewMessage::default() }; 45];
-                    actions.extend(requested(vec![Request::Complete { delivery, result: 0, produce }]));
+                    actions.extend(requested(vec![Request::Complete { delivery, result: 0, produce, failed: None }]));
                 }
                 _ => {
                     actions.extend(requested(vec![finish(EffectOutcome::Succeeded)]));
@@ -326,6 +332,9 @@ fn assign_names(actions: &mut [Action]) {
             }
             Request::Ack(delivery)
             | Request::Release(delivery)
+            | Request::AckCumulative(delivery)
+            | Request::ExpireLease(delivery)
+            | Request::FinishEffect { dead_letter: Some(delivery), .. }
             | Request::Nack { delivery, .. }
             | Request::Extend { delivery, .. } => {
                 resolve(delivery, newest.as_ref());

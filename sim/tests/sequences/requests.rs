@@ -51,8 +51,8 @@ pub fn subscription() -> impl Strategy<Value = Subscription> {
     let names = (worker(), topic(), group(), worker());
     let options = (weighted(0.7, span()), prefetch(), weighted(0.1, count()), weighted(0.15, Just(())), any::<bool>());
     (names, options).prop_map(|((worker, topic, group, owner), (lease_ms, prefetch, deliveries, latest, release))| {
-        let latest = latest.is_some();
-        Subscription { worker, topic, group, owner, lease_ms, prefetch, deliveries, latest, release }
+        let (latest, ephemeral) = (latest.is_some(), false);
+        Subscription { worker, topic, group, owner, lease_ms, prefetch, deliveries, latest, release, ephemeral }
     })
 }
 
@@ -81,8 +81,12 @@ pub fn delivery_ref() -> impl Strategy<Value = DeliveryRef> {
 pub fn settle_request() -> impl Strategy<Value = Request> {
     prop_oneof![
         5 => delivery_ref().prop_map(Request::Ack),
-        4 => (delivery_ref(), 0..5_u8, weighted(0.2, span()))
-            .prop_map(|(delivery, reason, delay_ms)| Request::Nack { delivery, reason, delay_ms }),
+        4 => (delivery_ref(), 0..5_u8, weighted(0.2, span()), weighted(0.1, Just(())))
+            .prop_map(|(delivery, reason, delay_ms, never)| {
+                Request::Nack { delivery, reason, delay_ms, never: never.is_some() }
+            }),
+        1 => delivery_ref().prop_map(Request::AckCumulative),
+        1 => delivery_ref().prop_map(Request::ExpireLease),
         2 => (delivery_ref(), weighted(0.8, span())).prop_map(|(delivery, lease_ms)| Request::Extend { delivery, lease_ms }),
         2 => delivery_ref().prop_map(Request::Release),
         1 => worker().prop_map(|worker| Request::Withdraw { worker }),
@@ -93,8 +97,8 @@ pub fn settle_request() -> impl Strategy<Value = Request> {
 /// A completed step with outputs.
 pub fn complete() -> BoxedStrategy<Request> {
     let outputs = vec(new_message().boxed(), 0..3).boxed();
-    (delivery_ref(), 0..5_u8, outputs)
-        .prop_map(|(delivery, result, produce)| Request::Complete { delivery, result, produce })
+    (delivery_ref(), 0..5_u8, outputs, weighted(0.15, 0..4_u8))
+        .prop_map(|(delivery, result, produce, failed)| Request::Complete { delivery, result, produce, failed })
         .boxed()
 }
 
@@ -155,7 +159,10 @@ pub fn store() -> BoxedStrategy<Request> {
     );
     prop_oneof![
         5 => begin,
-        4 => (grant(worker()), outcome(), 0..5_u8).prop_map(|(grant, outcome, result)| Request::FinishEffect { grant, outcome, result }),
+        4 => (grant(worker()), outcome(), 0..5_u8, weighted(0.2, delivery_ref()))
+            .prop_map(|(grant, outcome, result, dead_letter)| {
+                Request::FinishEffect { grant, outcome, result, dead_letter }
+            }),
         1 => (worker(), effect(), weighted(0.5, span()))
             .prop_map(|(worker, effect, lease_ms)| Request::ReacquireEffect { worker, effect, lease_ms }),
         1 => (grant(worker()), weighted(0.5, span())).prop_map(|(grant, lease_ms)| Request::RenewEffect { grant, lease_ms }),
@@ -185,6 +192,9 @@ pub fn administration() -> impl Strategy<Value = Request> {
     prop_oneof![
         3 => create(),
         1 => topic().prop_map(|topic| Request::DeleteTopic { topic }),
+        1 => (topic(), weighted(0.5, 0..2_000_u32), weighted(0.5, 0..60_u32), any::<bool>()).prop_map(
+            |(topic, keep_ms, keep_bytes, reset)| Request::ChangeRetention { topic, keep_ms, keep_bytes, reset }
+        ),
         2 => (topic(), group(), any::<bool>()).prop_map(|(topic, group, latest)| Request::CreateGroup { topic, group, latest }),
         2 => (topic(), group()).prop_map(|(topic, group)| Request::DeleteGroup { topic, group }),
         3 => (topic(), group(), to).prop_map(|(topic, group, to)| Request::Seek { topic, group, to }),
@@ -192,6 +202,8 @@ pub fn administration() -> impl Strategy<Value = Request> {
         2 => (topic(), group()).prop_map(|(topic, group)| Request::Resume { topic, group }),
         4 => (topic(), weighted(0.3, offset()), count())
             .prop_map(|(topic, offset, limit)| Request::Redrive { topic, offset, limit }),
+        2 => (0_u64..4).prop_map(|limit| Request::RedriveRest { limit }),
+        2 => topic().prop_map(|topic| Request::Purge { topic }),
     ]
 }
 

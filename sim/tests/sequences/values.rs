@@ -3,7 +3,7 @@
 use driftq_core::log::HEADER_BYTES;
 use driftq_sim::actions::{Damage, IoFault, JobClass, Loss};
 use driftq_sim::names::{Call, Group, Message, Topic, Worker};
-use driftq_sim::setup::Setup;
+use driftq_sim::setup::{DefaultRetention, Setup};
 use proptest::option::weighted;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -149,9 +149,11 @@ pub fn setup() -> impl Strategy<Value = Setup> {
         select(vec![0_usize, 1, 64, 64]),
         select(vec![0_usize, 1, 64, 64, 64]),
     );
-    let flags = (select(vec![true, true, false]), weighted(0.02, Just(())));
+    let retention = (weighted(0.7, 0..5_000_u64), weighted(0.5, 0..200_u64));
+    let kept = (weighted(0.5, retention), weighted(0.4, select(vec![0_u64, 200, 1_000])));
+    let flags = (select(vec![true, true, false]), weighted(0.02, Just(())), kept);
     (limits, memory, counts, sizes, effects, flags).prop_map(
-        |(limits, memory, counts, sizes, effects, (adaptive_credit, shows_given_up))| Setup {
+        |(limits, memory, counts, sizes, effects, (adaptive_credit, shows_given_up, kept))| Setup {
             in_flight_max: limits.0,
             messages_max: limits.1,
             bytes_max: limits.2,
@@ -172,10 +174,16 @@ pub fn setup() -> impl Strategy<Value = Setup> {
             groups_max: counts.1,
             consumers_max: counts.2,
             segment_bytes: HEADER_BYTES as u64 + sizes.0,
+            segment_bytes_min: HEADER_BYTES as u64 + 700,
+            snapshot_every_segments: 3,
+            rest_ms: adaptive_credit.then_some(500),
             reserve_bytes: sizes.1,
             snapshot_every_bytes: sizes.2,
             slice_bytes: sizes.3,
             adaptive_credit,
+            retention: kept.0.map(|(ms, bytes)| DefaultRetention { ms, bytes }),
+            retained_bytes_max: kept.1,
+            group_idle: None,
             shows_given_up: shows_given_up.is_some(),
         },
     )

@@ -65,6 +65,10 @@ impl Storage for Unsynced {
         self.0.remove(file)
     }
 
+    fn trim(&mut self, file: FileId, len: u64) -> Result<(), StorageFault> {
+        self.0.trim(file, len)
+    }
+
     fn sync_folder(&mut self) -> Result<(), StorageFault> {
         self.0.sync_folder()
     }

@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Consume(ConsumeOptions),
     /// A large backlog: memory, produce latency compared with an empty broker, kill -9 and restart
     Backlog(BacklogOptions),
+    /// Bulk operations on a large topic: produce latency of others while each runs
+    Bulk(BulkOptions),
     /// Many idle streams: memory per stream, and CPU time of an idle broker
     Idle(IdleOptions),
     /// Begins and finishes effects in the idempotency store; with --records a store with many records
@@ -45,6 +47,7 @@ impl Command {
             Command::EndToEnd(options) => Some(&mut options.broker),
             Command::Consume(options) => Some(&mut options.broker),
             Command::Backlog(options) => Some(&mut options.broker),
+            Command::Bulk(options) => Some(&mut options.broker),
             Command::Idle(options) => Some(&mut options.broker),
             Command::Effects(options) => Some(&mut options.broker),
             Command::Steps(options) => Some(&mut options.broker),
@@ -185,6 +188,28 @@ pub(crate) struct BacklogOptions {
     pub(crate) partitions: u32,
     /// How long to measure the produce latency, per broker
     #[arg(long, default_value_t = 4.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    #[command(flatten)]
+    pub(crate) broker: BrokerOptions,
+}
+
+/// `load bulk`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BulkOptions {
+    /// Messages of the topic on which operations are performed
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) messages: u64,
+    /// Dead letters to redrive
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) dead_letters: u64,
+    /// Bytes of each value
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(16..=8_000_000))]
+    pub(crate) size: u32,
+    /// Produces per second to another topic, over all connections
+    #[arg(long, default_value_t = 500.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// How long to measure them, per operation
+    #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     pub(crate) seconds: f64,
     #[command(flatten)]
     pub(crate) broker: BrokerOptions,

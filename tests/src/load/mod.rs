@@ -70,6 +70,7 @@ async fn run(command: Command) -> Result<Failures> {
         Command::EndToEnd(options) => modes::end_to_end::run(&options).await,
         Command::Consume(options) => modes::consume::run(&options).await,
         Command::Backlog(options) => modes::backlog::run(&options).await,
+        Command::Bulk(options) => modes::bulk::run(&options).await,
         Command::Idle(options) => modes::idle::run(&options).await,
         Command::Effects(options) => modes::effects::run(&options).await,
         Command::Steps(options) => modes::steps::run(&options).await,

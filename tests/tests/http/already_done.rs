@@ -75,7 +75,7 @@ fn completed_key_after_its_window_is_told_as_already_done() {
     wait_for_window();
     let outputs = complete(&server, "t", &item, json!({ "produce": [keyed("t", "again")] }));
     assert_eq!(outputs["produced"][0]["already_done"], true);
-    assert_eq!(server.metric("messages_skipped_total"), Some(3.0));
+    assert_eq!(server.metric("driftq_messages_skipped_total"), Some(3.0));
     wait_for_window();
     let server = server.crash_and_restart();
     assert_eq!(server.topic("t")["groups"][0]["skipped"], 3, "the count is durable");
@@ -95,7 +95,7 @@ fn acked_key_after_its_window_is_delivered() {
         server.settle_ok("ack", "t", &item, json!({}));
         wait_for_window();
     }
-    assert_eq!(server.metric("messages_skipped_total"), Some(0.0));
+    assert_eq!(server.metric("driftq_messages_skipped_total"), Some(0.0));
 }
 
 #[test]

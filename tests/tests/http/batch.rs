@@ -183,7 +183,7 @@ fn ten_thousand_lines_are_produced_consumed_and_acked() {
     assert!(lines.iter().all(|line| *line == json!({ "status": 204 })));
     let progress = server.topic("t")["groups"][0]["partitions"][0].clone();
     assert_eq!((&progress["floor"], &progress["lag"]), (&json!(COUNT - 1), &json!(0)));
-    assert_eq!(server.metric("messages_acked_total"), Some(10_000.0));
+    assert_eq!(server.metric("driftq_messages_acked_total"), Some(10_000.0));
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn wall_clock_set_under_load_ends_no_lease_early_and_moves_deadlines() {
         let forward = lease_over(&server, &clock, "+3600");
         let back = lease_over(&server, &clock, "+0");
         wait_until("wall time is an hour ahead", || {
-            let ahead = server.metric("clock_ahead_seconds").expect("the metric");
+            let ahead = server.metric("driftq_clock_ahead_seconds").expect("the metric");
             (ahead - HOUR_SECONDS).abs() < 60.0
         });
         stop.store(true, Ordering::Relaxed);

@@ -118,7 +118,7 @@ fn complete_without_outputs_or_key_is_an_ack() {
             json!({ "produced": [] })
         );
         assert_eq!(server.topic(topic)["groups"][0]["partitions"][0]["lag"], 0);
-        assert_eq!(server.metric("idempotency_records"), Some(0.0));
+        assert_eq!(server.metric("driftq_idempotency_records"), Some(0.0));
         server.settle_ok("ack", topic, &item, json!({ "lease_token": item["lease_token"] }));
     });
 }
@@ -267,9 +267,11 @@ fn completion_expires_and_is_counted() {
     let produce = json!({ "produce": [{ "topic": "t-next", "value": "n" }] });
     let response = completed(&server, "t", &item, produce.clone());
     let repeated = complete(&server, "t", &item, produce.clone());
-    for (name, value) in
-        [("steps_completed_total", 1.0), ("messages_acked_total", 1.0), ("messages_produced_total", 2.0)]
-    {
+    for (name, value) in [
+        ("driftq_steps_completed_total", 1.0),
+        ("driftq_messages_acked_total", 1.0),
+        ("driftq_messages_produced_total", 2.0),
+    ] {
         assert_eq!(server.metric(name), Some(value), "{name}");
     }
     if repeated.status == 200 {
@@ -277,7 +279,7 @@ fn completion_expires_and_is_counted() {
     }
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(complete(&server, "t", &item, produce).refused(409, "FAILED_PRECONDITION"), "stale lease");
-    wait_until("the completion is removed", || server.metric("completions_kept") == Some(0.0));
+    wait_until("the completion is removed", || server.metric("driftq_completions_kept") == Some(0.0));
     assert_eq!(server.topic("t-next")["partitions"][0]["messages"], 1);
 }
 
@@ -294,12 +296,12 @@ fn completed_identity_is_replayed_and_later_message_skipped() {
             json!({ "tenant_id": "acme", "scope": { "kind": "consume", "topic": topic, "group": "g" }, "key": "k" });
         let reply = server.begin(&identity, json!({}));
         assert_eq!((&reply.json()["decision"], &reply.json()["result"]), (&json!("REPLAY"), &json!("receipt")));
-        let skipped = server.metric("messages_skipped_total").expect("a metric");
+        let skipped = server.metric("driftq_messages_skipped_total").expect("a metric");
         let envelope = json!({ "idempotency_key": "k", "tenant_id": "acme" });
         server.produce_json(&json!({ "topic": topic, "value": "again", "envelope": envelope }));
         server.produce(topic, "other");
         assert_eq!(server.next(topic)["value"], "other");
-        assert_eq!(server.metric("messages_skipped_total"), Some(skipped + 1.0));
+        assert_eq!(server.metric("driftq_messages_skipped_total"), Some(skipped + 1.0));
     });
 }
 

@@ -55,7 +55,7 @@ fn consume_body_overrides_query_and_invalid_parameters_are_refused() {
         "?group=g&owner=w",
         "?topic=t&group=g&owner=",
         "?topic=t&group=..&owner=w",
-        "?topic=t&group=a%20b&owner=w",
+        "?topic=t&group=a%07b&owner=w",
         "?topic=t&group=g&owner=w&lease_ms=-1",
         "?topic=t&group=g&owner=w&lease_ms=x",
         "?topic=t&group=g&owner=w&wait_ms=-1",
@@ -235,7 +235,7 @@ fn expired_lease_redelivers_message() {
     });
     let late: Vec<i64> = late.collect();
     assert!(late.iter().all(|late| *late >= 0) && late.iter().any(|late| *late < 100), "late by ms: {late:?}");
-    assert!(server.metric("messages_expired_total") >= Some(5.0));
+    assert!(server.metric("driftq_messages_expired_total") >= Some(5.0));
 }
 
 /// The lease of a delivery that was requested with this query.

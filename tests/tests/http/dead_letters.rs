@@ -142,9 +142,11 @@ fn redrive_produces_new_messages_for_the_group_that_failed() {
     assert_eq!(redrive(json!({ "all": true })).json(), json!({ "redriven": 0 }));
     assert_eq!(each(&server.fetch("t", "g"), "value"), ["d", "e"]);
     assert!(server.fetch("t", "other").is_empty(), "the other group is not affected");
-    assert_eq!(server.metric("messages_redriven_total"), Some(5.0));
+    assert_eq!(server.metric("driftq_messages_redriven_total"), Some(5.0));
+    assert_eq!(server.metric("driftq_dlq_messages{topic=\"t\"}"), Some(0.0), "none is left");
     // The redriven message has its retry policy and becomes a dead letter again.
     server.settle_ok("nack", "t", &item, json!({ "reason": "again" }));
+    assert_eq!(server.metric("driftq_dlq_messages{topic=\"t\"}"), Some(1.0));
     let dead = server.next("dlq.t");
     assert_eq!((&dead["value"], &dead["envelope"]["dlq"]["original_offset"]), (&json!("b"), &json!(5)));
     assert_eq!(
@@ -165,7 +167,7 @@ fn redrive_produces_new_messages_for_the_group_that_failed() {
         json!({ "all": true, "limit": -1 }),
         json!({ "all": true, "unknown": 1 }),
         json!({ "all": true, "topic": "dlq.t" }),
-        json!({ "all": true, "topic": "a b" }),
+        json!({ "all": true, "topic": "a\u{1}b" }),
     ] {
         let reply = redrive(body.clone());
         assert_eq!(reply.status, 400, "{body}: {reply:?}");
@@ -270,4 +272,29 @@ fn response_over_size_limit_is_refused() {
     server.post("/v1/dlq/redrive", body).refused(400, "INVALID_ARGUMENT");
     let queried = server.post("/v1/dlq/redrive?topic=wide&all=1", "");
     assert_eq!((queried.status, queried.json()["redriven"].clone()), (200, 0.into()));
+}
+
+#[test]
+fn redrive_in_portions_moves_all_and_stops_when_its_client_closes() {
+    const COUNT: usize = 1_000;
+    let server = Server::start();
+    server.create("t", 1);
+    server.post_json("/v1/groups", &json!({ "topic": "t", "group": "g" }));
+    let line = json!({ "topic": "t", "value": "a", "envelope": { "deadline": in_ms(2_000) } }).to_string();
+    let lines = vec![line; COUNT].join("\n");
+    server.call("POST", "/v1/produce", &[("Content-Type", "application/x-ndjson")], &lines);
+    let dead = || server.metric("dlq_messages_total{topic=\"t\",reason=\"deadline_exceeded\"}");
+    wait_until("all are dead-lettered", || dead() == Some(COUNT as f64));
+
+    // The end of input arrives with the request.
+    let body = r#"{"topic":"t","all":true}"#;
+    let mut connection = server.connect_raw();
+    let head = format!("POST /v1/dlq/redrive HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.len());
+    connection.send((head + body).as_bytes());
+    connection.socket().shutdown(std::net::Shutdown::Write).expect("closed");
+    let redriven = connection.reply("POST").json()["redriven"].as_u64().expect("a number") as usize;
+    assert!((256..COUNT).contains(&redriven), "it stops after a portion: {redriven}");
+
+    let rest = server.post_json("/v1/dlq/redrive", &json!({ "topic": "t", "all": true }));
+    assert_eq!(rest.json(), json!({ "redriven": COUNT - redriven }));
 }

@@ -109,6 +109,41 @@ fn full_disk_refuses_produces_accepts_acks_and_recovers() {
     drop(server);
 }
 
+#[test]
+fn full_disk_that_is_drained_takes_messages_again_without_traffic() {
+    let folder = tempfile::tempdir().expect("a folder");
+    if let Some(reason) = tools::missing_for_mounts() {
+        println!("skipped: a full disk, because {reason}");
+        return;
+    }
+    let disk = Disk::in_memory(6 << 20, folder.path()).expect("mounted");
+    let config = exact_config_file(folder.path(), SMALL);
+    let server = Server::on(&disk.path().join("data"), &["--config", config.as_str()]);
+    // Acked messages are retained, as by default.
+    server.post("/v1/topics", r#"{"name": "t", "partitions": 1, "retention_ms": 3600000}"#);
+    let produce = |number: usize| {
+        server.post("/v1/produce", serde_json::json!({ "topic": "t", "value": large(number) }).to_string())
+    };
+    let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000&prefetch=1000");
+    let mut accepted = 0;
+    for _ in 0..3_000 {
+        match produce(accepted).status {
+            200 => accepted += 1,
+            429 => sleep(Duration::from_millis(10)),
+            507 => break,
+            other => panic!("{other}"),
+        }
+    }
+    produce(accepted).refused(507, "STORAGE_FULL");
+    for _ in 0..accepted {
+        let offset = stream.item().expect("a message")["offset"].as_u64().expect("a number");
+        assert_eq!(ack(&server, offset), 204);
+    }
+    // Nothing happens for five seconds.
+    sleep(Duration::from_secs(5));
+    assert_eq!(produce(accepted).status, 200);
+}
+
 /// Asserts that the broker uses little CPU time while there is nothing to do.
 #[track_caller]
 fn assert_idle(server: &Server) {
@@ -173,6 +208,27 @@ fn produce_until_failure(server: &mut Server) -> Vec<String> {
     assert!(log.contains("Input/output error"), "{log}");
     assert_idle(server);
     accepted
+}
+
+#[test]
+fn stalled_sync_makes_the_broker_unready_until_it_ends() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(server) = with_syscall_fault(folder.path(), "fdatasync", "delay_enter=6500000:when=15") else { return };
+    let is_stopped = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let began = Instant::now();
+            while !is_stopped.load(std::sync::atomic::Ordering::Relaxed) && began.elapsed() < 2 * TIMEOUT {
+                assert_eq!(server.post("/v1/produce", r#"{"topic":"t","value":"v"}"#).status, 200);
+            }
+        });
+        wait_until("the log is stalled", || server.get("/v1/readyz").status == 503);
+        let reply = server.get("/v1/readyz");
+        is_stopped.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(reply.refused(503, "UNAVAILABLE").contains("log stalled"), "{reply:?}");
+        assert_eq!(server.get("/v1/healthz").status, 200);
+        wait_until("the sync has ended", || server.get("/v1/readyz").status == 200);
+    });
 }
 
 #[test]
@@ -368,7 +424,7 @@ fn slow_disk_makes_batches_larger() {
     server.create("t", 1);
     let syncs = |server: &Server| -> f64 {
         let metrics = server.get("/metrics").body;
-        let line = metrics.lines().find_map(|line| line.strip_prefix("log_sync_seconds_count "));
+        let line = metrics.lines().find_map(|line| line.strip_prefix("driftq_log_sync_seconds_count "));
         line.unwrap_or_else(|| panic!("no such metric: {metrics}")).parse().expect("a number")
     };
     let before = syncs(&server);

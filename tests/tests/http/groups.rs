@@ -43,7 +43,7 @@ fn groups_are_created_listed_and_deleted_with_their_streams() {
         json!({ "topic": "t" }),
         json!({ "group": "g" }),
         json!({ "topic": "t", "group": "" }),
-        json!({ "topic": "t", "group": "a b" }),
+        json!({ "topic": "t", "group": "a\u{1}b" }),
         json!({ "topic": "t", "group": "n".repeat(256) }),
         json!({ "topic": "t", "group": "g", "from": "middle" }),
         json!({ "topic": "t", "group": "g", "from": 1 }),
@@ -165,4 +165,30 @@ fn seek_moves_group_and_fences_leases() {
     server
         .post_json("/v1/groups/seek", &json!({ "topic": "x", "group": "g", "to": "latest" }))
         .refused(404, "NOT_FOUND");
+}
+
+#[test]
+fn later_group_sees_what_an_earlier_one_acked() {
+    let server = Server::start();
+    server.create("t", 1);
+    for value in ["a", "b"] {
+        server.produce_json(&json!({ "topic": "t", "value": value }));
+    }
+    for item in &server.fetch("t", "g") {
+        server.settle_ok("ack", "t", item, json!({}));
+    }
+    assert!(server.fetch("t", "g").is_empty());
+    assert_eq!(each(&server.fetch("t", "second"), "value"), ["a", "b"]);
+}
+
+#[test]
+fn ephemeral_group_ends_with_its_last_stream() {
+    let server = Server::start();
+    server.create("t", 1);
+    server.produce_json(&json!({ "topic": "t", "value": "a" }));
+    let mut stream = server.consume("topic=t&group=view&owner=w&ephemeral=true");
+    assert!(stream.item().is_some());
+    assert_eq!(server.get("/v1/groups?topic=t").json()["groups"], json!(["view"]));
+    drop(stream);
+    wait_until("the group is deleted", || server.get("/v1/groups?topic=t").json()["groups"] == json!([]));
 }

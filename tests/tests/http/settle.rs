@@ -79,7 +79,7 @@ fn settle_without_newest_lease_is_refused() {
             ("offset", json!(-1)),
             ("offset", json!("0")),
             ("owner", json!(1)),
-            ("owner", json!("a b")),
+            ("owner", json!("a\u{1}b")),
             ("lease_token", json!(1)),
             ("unknown", json!(1)),
         ] {
@@ -147,7 +147,7 @@ fn nack_redelivers_with_reason_and_fences_old_token() {
     let sixth = server.consume("topic=t&group=g&owner=w&lease_ms=200&max=1").item().expect("a message");
     assert_eq!(sixth["attempts"], 6);
     assert_eq!(server.next("t")["last_error"], "e".repeat(4096));
-    assert_eq!(server.metric("messages_nacked_total"), Some(5.0));
+    assert_eq!(server.metric("driftq_messages_nacked_total"), Some(5.0));
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn stale_worker_is_refused_after_the_ack_of_another_also_over_a_crash() {
         conflicts(&server.settle("ack", "t", &first, json!({ "lease_token": "x" })), "stale lease");
         server.settle_ok("ack", "t", &second, with_token(&second));
         server.settle_ok("ack", "t", &first, json!({}));
-        assert_eq!(server.metric("winners_kept"), Some(1.0));
+        assert_eq!(server.metric("driftq_winners_kept"), Some(1.0));
         server.kill();
         server = Server::on(&dir.path().join("data"), &[]);
     }

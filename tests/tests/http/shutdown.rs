@@ -19,6 +19,9 @@ use crate::requests::ReplyExt;
 /// Shutdown takes about a second; a busy machine gets another one.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
+/// Logs what was recovered.
+const VERBOSE: [&str; 2] = ["--log-level", "info,driftq_server=debug"];
+
 /// Producers that run until the broker exits, and the values it has acknowledged.
 struct Load {
     acknowledged: Arc<Mutex<Vec<String>>>,
@@ -101,7 +104,7 @@ fn stop_and_restart(server: &mut Server, signal: Signal, what: &str, dir: &Path)
     assert_eq!(status.code(), Some(0), "{}", server.log());
     assert!(took < SHUTDOWN_MAX, "{took:?}");
     assert!(!server.log().contains("panicked"), "{}", server.log());
-    let next = Server::on(dir, &[]);
+    let next = Server::on(dir, &VERBOSE);
     assert!(next.log().contains("clean=true"), "{}", next.log());
     next
 }
@@ -182,7 +185,7 @@ fn stop_with_slow_disk_is_in_time_and_refuses_new_connections() {
         assert!(was_running, "connections are refused while accepted requests are answered");
         assert!(refused.elapsed() < SHUTDOWN_MAX);
         assert_eq!(ended.code(), Some(0));
-        let next = Server::on(dir.path(), &[]);
+        let next = Server::on(dir.path(), &VERBOSE);
         assert!(next.log().contains("clean=true"), "{}", next.log());
         next
     };

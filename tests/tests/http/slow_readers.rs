@@ -202,5 +202,5 @@ fn unread_batch_responses_use_bounded_memory() {
     assert!(began.elapsed() < TIMEOUT, "it accepts lines without end: {sent} bytes");
     assert!(grown < 16 << 10, "{grown} KiB more");
     drop(batch);
-    wait_until("it is closed", || server.get("/metrics").body.contains("\nconnections 1\n"));
+    wait_until("it is closed", || server.get("/metrics").body.contains("\ndriftq_connections 1\n"));
 }

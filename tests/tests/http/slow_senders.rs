@@ -87,7 +87,7 @@ fn incomplete_heads_and_idle_connections_are_closed() {
     }
     let trickled = trickled.join().expect("ended");
     assert!(trickled < Duration::from_secs(3), "a head was read for {trickled:?}");
-    wait_until("all are closed", || gauge(&server, "connections") == 1);
+    wait_until("all are closed", || gauge(&server, "driftq_connections") == 1);
     assert_healthy(&mut server);
 }
 
@@ -137,6 +137,8 @@ fn thousand_slow_senders_cost_little_and_delay_no_other_client() {
             socket
         })
         .collect();
+    // Before they send more: some of it is malformed.
+    wait_until("all are connected", || gauge(&server, "driftq_connections") >= 1_000);
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let trickle = std::thread::spawn(move || {
         let mut sent = 0;
@@ -148,7 +150,6 @@ fn thousand_slow_senders_cost_little_and_delay_no_other_client() {
         }
         sent
     });
-    wait_until("all are connected", || gauge(&server, "connections") >= 1_000);
     let among = p99(&server, 500).min(p99(&server, 500));
     let each = server.memory_kib().saturating_sub(before) as f64 / 1_000.0;
     stop.send(()).expect("received");
@@ -156,7 +157,7 @@ fn thousand_slow_senders_cost_little_and_delay_no_other_client() {
     println!("p99 alone {alone:?}, among 1,000 slow senders {among:?}; {each:.1} KiB each; {sent} bytes sent slowly");
     assert!(among < alone * 10 + Duration::from_millis(20), "alone {alone:?}, among them {among:?}");
     assert!(each <= 32.0, "{each} KiB each");
-    wait_until("all are closed", || gauge(&server, "connections") == 1);
+    wait_until("all are closed", || gauge(&server, "driftq_connections") == 1);
     assert_healthy(&mut server);
 }
 

@@ -20,7 +20,13 @@ fn health_readiness_and_version_are_served() {
     let version = reply.json();
     let names: Vec<_> = version.as_object().expect("an object").keys().map(String::as_str).collect();
     assert_eq!(names, ["commit", "version", "wal_enabled"]);
-    assert!(version["version"].is_string() && version["commit"].is_string());
+    assert!(version["version"].is_string());
+    let commit = version["commit"].as_str().expect("a text");
+    assert!(
+        commit == "unknown" || (commit.len() >= 7 && commit.bytes().all(|b| b.is_ascii_alphanumeric())),
+        "{commit}"
+    );
+    assert_eq!(commit, built_from(), "the commit that the test was built from");
     assert_eq!(version["wal_enabled"], true);
     let reply = server.get("/v1/openapi.json");
     assert_eq!((reply.status, reply.header("content-type")), (200, JSON));
@@ -31,6 +37,64 @@ fn health_readiness_and_version_are_served() {
     server.create("t", 1);
     assert_eq!(server.produce("t", "v"), (0, 0));
     assert_eq!(server.next("t")["value"], "v");
+}
+
+/// The commit of the sources, as the build sees it.
+fn built_from() -> String {
+    let given = std::env::var("DRIFTQ_COMMIT").ok();
+    let git = || {
+        let server = concat!(env!("CARGO_MANIFEST_DIR"), "/../server");
+        let output = Command::new("git").args(["-C", server, "rev-parse", "HEAD"]).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    given.or_else(git).unwrap_or_else(|| "unknown".to_owned())
+}
+
+#[test]
+fn settings_in_force_are_served() {
+    let flags = ["--no-wal", "-max-inflight", "7"];
+    let server = Server::with(&flags);
+    let reply = server.get("/v1/config");
+    assert_eq!((reply.status, reply.header("content-type")), (200, JSON));
+    let config = reply.json();
+    assert_eq!((&config["limits"]["in_flight_max"], &config["wal"]), (&json!(7), &json!(false)));
+    assert_eq!(config["addr"], server.addr.to_string(), "the port that was taken");
+    server.post("/v1/config", "{}");
+    assert_eq!(server.post("/v1/config", "{}").status, 405);
+}
+
+#[test]
+fn start_logs_one_line() {
+    // Few connections: no limit on open files calls for a warning.
+    let mut server = Server::configured("[http]\nconnections_max = 16\n", &[]);
+    let line = format!("listening on http://{}", server.addr);
+    let log = server.log_with(&line);
+    assert_eq!(log.lines().count(), 1, "{log}");
+    server.terminate();
+}
+
+#[test]
+fn reset_moves_the_old_log_aside() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let quarantined = || {
+        let entries = std::fs::read_dir(dir.path()).expect("a folder").map(|entry| entry.expect("an entry").path());
+        entries.filter(|path| path.is_dir()).collect::<Vec<_>>()
+    };
+    let mut server = Server::on(dir.path(), &["-reset-wal"]);
+    assert!(quarantined().is_empty(), "there was no log");
+    server.create("old", 1);
+    server.terminate();
+    let mut server = Server::on(dir.path(), &["-reset-wal=false"]);
+    assert_eq!(server.get("/v1/topics").json(), json!({ "topics": ["old"] }));
+    server.terminate();
+    let mut server = Server::on(dir.path(), &["-reset-wal"]);
+    assert_eq!(server.get("/v1/topics").json(), json!({ "topics": [] }));
+    assert!(server.log().contains("quarantine-"), "{}", server.log());
+    server.terminate();
+    let [aside] = quarantined().try_into().expect("one folder");
+    let mut old = driftq_files::DataFolder::open(&aside).expect("unlocked").storage();
+    let (state, _) = inspect(&mut old, None).expect("the old log is whole");
+    assert_eq!(state.topic_count(), 1);
 }
 
 #[test]
@@ -96,15 +160,21 @@ fn metrics_are_served_as_prometheus_text_or_openmetrics() {
         ("consumer_lag", "gauge"),
         ("dlq_messages_total", "counter"),
         ("produce_rejected_total", "counter"),
-        ("router_failures_total", "counter"),
-        ("messages_produced_total", "counter"),
-        ("log_sync_seconds", "histogram"),
+        ("driftq_dlq_messages", "gauge"),
+        ("driftq_router_failures_total", "counter"),
+        ("driftq_messages_produced_total", "counter"),
+        ("driftq_log_sync_seconds", "histogram"),
     ] {
         for head in [format!("# HELP {name} "), format!("# TYPE {name} {kind}\n")] {
             assert_eq!(plain.body.matches(&head).count(), 1, "{head}");
         }
     }
     assert!(!plain.body.contains("# EOF"));
+    let specified = ["inflight_messages", "consumer_lag", "dlq_messages_total", "produce_rejected_total"];
+    for line in plain.body.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let name = line.split(' ').next().unwrap_or_default();
+        assert!(specified.contains(&name) || name.starts_with("driftq_"), "{name} has no prefix");
+    }
     let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2";
     let open = server.call("GET", "/metrics", &[("Accept", accept)], "");
     assert_eq!(open.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
@@ -119,24 +189,24 @@ fn metrics_change_with_activity() {
     assert_eq!(metrics.status, 200);
     assert!(metrics.header("content-type").is_some_and(|kind| kind.contains("text")), "{metrics:?}");
     for name in [
-        "messages_produced_total",
-        "messages_delivered_total",
-        "messages_acked_total",
-        "messages_nacked_total",
-        "messages_expired_total",
-        "messages_deduplicated_total",
-        "messages_skipped_total",
-        "log_bytes_total",
-        "recovery_seconds",
-        "connections",
-        "log_batch_records_count",
-        "log_sync_seconds_count",
+        "driftq_messages_produced_total",
+        "driftq_messages_delivered_total",
+        "driftq_messages_acked_total",
+        "driftq_messages_nacked_total",
+        "driftq_messages_expired_total",
+        "driftq_messages_deduplicated_total",
+        "driftq_messages_skipped_total",
+        "driftq_log_bytes_total",
+        "driftq_recovery_seconds",
+        "driftq_connections",
+        "driftq_log_batch_records_count",
+        "driftq_log_sync_seconds_count",
         "produce_rejected_total{reason=\"overloaded\"}",
     ] {
         assert!(server.metric(name).is_some(), "no {name}");
     }
-    let before = server.metric("log_bytes_total").expect("a metric");
-    let syncs = server.metric("log_sync_seconds_count").expect("a metric");
+    let before = server.metric("driftq_log_bytes_total").expect("a metric");
+    let syncs = server.metric("driftq_log_sync_seconds_count").expect("a metric");
     for value in ["a", "b", "c", "d"] {
         server.produce_json(&json!({ "topic": "t", "value": value, "envelope": { "idempotency_key": value } }));
     }
@@ -154,23 +224,25 @@ fn metrics_change_with_activity() {
     server.settle_ok("nack", "t", &items[1], json!({ "delay_ms": 60_000 }));
     assert_eq!((of("inflight_messages", 0), of("consumer_lag", 0)), (Some(2.0), Some(3.0)));
     for (name, value) in [
-        ("messages_produced_total", 4.0),
-        ("messages_deduplicated_total", 1.0),
-        ("messages_delivered_total", 4.0),
-        ("messages_acked_total", 1.0),
-        ("messages_nacked_total", 1.0),
+        ("driftq_messages_produced_total", 4.0),
+        ("driftq_messages_deduplicated_total", 1.0),
+        ("driftq_messages_delivered_total", 4.0),
+        ("driftq_messages_acked_total", 1.0),
+        ("driftq_messages_nacked_total", 1.0),
         ("produce_rejected_total{reason=\"invalid\"}", 1.0),
         ("produce_rejected_total{reason=\"not_found\"}", 1.0),
         ("produce_rejected_total{reason=\"overloaded\"}", 0.0),
     ] {
         assert_eq!(server.metric(name), Some(value), "{name}");
     }
-    assert!(server.metric("log_bytes_total").expect("a metric") > before);
-    assert!(server.metric("log_sync_seconds_count").expect("a metric") > syncs);
+    assert!(server.metric("driftq_log_bytes_total").expect("a metric") > before);
+    assert!(server.metric("driftq_log_sync_seconds_count").expect("a metric") > syncs);
     let open: Vec<_> = (0..3).map(|_| server.connect()).collect();
-    wait_until("connections are counted", || server.metric("connections").is_some_and(|count| count >= 4.0));
+    wait_until("connections are counted", || server.metric("driftq_connections").is_some_and(|count| count >= 4.0));
     drop(open);
-    wait_until("closed connections are not counted", || server.metric("connections").is_some_and(|count| count < 4.0));
+    wait_until("closed connections are not counted", || {
+        server.metric("driftq_connections").is_some_and(|count| count < 4.0)
+    });
 }
 
 #[test]

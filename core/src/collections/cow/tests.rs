@@ -232,6 +232,8 @@ enum Op {
     Remove(u32),
     Thin { from: u32, count: u32, keep_every: u32 },
     PopFirst(u32),
+    TakeBelow(u32),
+    TakeRange(u32, u32),
     Change(u32),
     Clone,
     ContinueWithClone(usize),
@@ -247,6 +249,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => (0..KEYS, 1..1000_u32, 1..100_u32)
             .prop_map(|(from, count, keep_every)| Op::Thin { from, count, keep_every }),
         2 => (1..300_u32).prop_map(Op::PopFirst),
+        1 => (0..KEYS).prop_map(Op::TakeBelow),
+        2 => (0..KEYS, 0..KEYS).prop_map(|(from, count)| Op::TakeRange(from, from + count)),
         3 => (0..KEYS).prop_map(Op::Change),
         2 => Just(Op::Clone),
         1 => (0..5_usize).prop_map(Op::ContinueWithClone),
@@ -294,6 +298,19 @@ impl Pair {
                     assert_eq!(self.map.pop_first(), self.model.pop_first());
                     self.map.check();
                 }
+            }
+            Op::TakeBelow(key) => {
+                let above = self.model.split_off(&key);
+                let below = mem::replace(&mut self.model, above);
+                same(&self.map.take_below(&key), &below);
+                self.map.check();
+            }
+            Op::TakeRange(from, to) => {
+                let mut taken = self.model.split_off(&from);
+                let mut above = taken.split_off(&to);
+                self.model.append(&mut above);
+                same(&self.map.take_range(&from, &to), &taken);
+                self.map.check();
             }
             Op::Change(key) => match (self.map.get_mut(&key), self.model.get_mut(&key)) {
                 (Some(ours), Some(theirs)) => (ours.1, theirs.1) = (0, 0),

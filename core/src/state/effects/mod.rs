@@ -1,5 +1,6 @@
 //! Applies records to effects.
 
+mod list;
 pub(super) mod store;
 pub(super) mod table;
 
@@ -7,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Contradiction, Group, State, Topic};
-use crate::record::{EffectBegun, EffectConclusion};
+use crate::record::{EffectBegun, EffectConclusion, EffectDeadLettered};
 use crate::types::effect::COMMITTED_TOPICS_MAX;
 use crate::types::{
     Body, Effect, EffectNamespace, EffectStatus, GroupName, Identity, IdentityKey, MessageRef, Millis, Outcome,
-    PartitionId, Pin, Position, Scope, Timestamp, TopicId, TopicName,
+    PartitionId, Pin, Position, Scope, Text, Timestamp, TopicId, TopicName,
 };
 
 /// When an expired but pinned effect is checked again.
@@ -166,6 +167,22 @@ impl State {
         finished.unwrap_or(Err(NO_EFFECT))
     }
 
+    /// Finishes an effect of a group's message as failed and dead-letters the message.
+    pub(super) fn effect_dead_lettered(
+        &mut self,
+        failed: &EffectDeadLettered,
+        at: Timestamp,
+    ) -> Result<(), Contradiction> {
+        let topic = self.topics.get(&failed.message_ref.topic).ok_or(Contradiction("no such topic"))?;
+        let group = topic.group(failed.message_ref.group).ok_or(Contradiction("no such group"))?;
+        let is_its = |scope: &Scope| matches!(scope, Scope::Consume { topic: of, group: by } if of == topic.name() && by == group.name());
+        if !is_its(&failed.identity.scope) || failed.outcome.status != EffectStatus::FailedFinal {
+            return Err(Contradiction("dead letter of an effect of another group, or that did not fail"));
+        }
+        self.effect_finished(&failed.identity, &failed.outcome, at)?;
+        self.dead_letter_into(&failed.message_ref, &failed.dead_letter, failed.winner_until, at)
+    }
+
     pub(super) fn effect_renewed(
         &mut self,
         identity: &Identity,
@@ -316,6 +333,32 @@ impl State {
         true
     }
 
+    /// Finishes the effect of a step's message that failed for good. The message is dead-lettered, not acked, so the
+    /// effect is not committed.
+    pub(super) fn fail_effect(
+        &mut self,
+        message_ref: &MessageRef,
+        conclusion: &EffectConclusion,
+        last_error: &Text,
+        at: Timestamp,
+    ) -> Result<(), Contradiction> {
+        let identity =
+            self.identity_at(message_ref).ok_or(Contradiction("conclusion of a message without an idempotency key"))?;
+        let (status, result) = (EffectStatus::FailedFinal, conclusion.result.clone());
+        let outcome = Outcome { status, response_code: 0, result, last_error: last_error.clone() };
+        if self.insert_unless_valid(&identity, Effect::failed(&outcome, conclusion.window, at), at) {
+            return Ok(());
+        }
+        match self.store.get(&identity).map(|effect| effect.status) {
+            Some(EffectStatus::Succeeded) => return Err(Contradiction("failure of an effect that has succeeded")),
+            Some(EffectStatus::FailedFinal) | None => {}
+            Some(EffectStatus::InProgress | EffectStatus::FailedRetryable) => {
+                self.store.change(&identity, |effect| effect.finish(&outcome, at));
+            }
+        }
+        Ok(())
+    }
+
     /// The identity of the effect of a message in its group; `None` if the message has no idempotency key.
     pub(crate) fn identity_at(&self, message_ref: &MessageRef) -> Option<Identity> {
         let topic = self.topics.get(&message_ref.topic)?;
@@ -338,7 +381,11 @@ impl State {
         }
         let granted = match effect.token {
             Some(token) => token.boot <= self.boot && effect.attempt > 0 && effect.owner.is_some(),
-            None => effect.status.is_final() && effect.committed && effect.attempt == 0 && effect.owner.is_none(),
+            None => {
+                let has_failed = effect.status == EffectStatus::FailedFinal && effect.finished;
+                let is_ended = effect.status.is_final() && (effect.committed || has_failed);
+                is_ended && effect.attempt == 0 && effect.owner.is_none()
+            }
         };
         if !granted {
             return Err(Contradiction("effect without a grant or an ack"));

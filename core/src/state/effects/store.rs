@@ -1,11 +1,14 @@
 //! The idempotency store: all effect tables.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
 
 use super::table::{EffectTable, count_down, count_up};
 use crate::collections::shared::unshared;
-use crate::types::{Effect, EffectNamespace, GroupName, Identity, IdentityKey, OwnerName, Scope, Text, TopicName};
+use crate::types::{
+    Effect, EffectNamespace, GroupName, Identity, IdentityKey, OwnerName, Scope, ScopeKind, Text, TopicName,
+};
 
 /// The idempotency store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,6 +74,34 @@ impl EffectStore {
         self.groups.get_key_value(topic).into_iter().flat_map(|(topic, groups)| {
             groups.iter().map(|(group, table)| (EffectNamespace::Group(topic.clone(), group.clone()), table))
         })
+    }
+
+    /// The tables that can hold effects of `kind` after `after`, each with the key after which they are; `None` for the
+    /// first.
+    pub(crate) fn tables_after<'a>(
+        &'a self,
+        after: Option<&'a Identity>,
+        kind: Option<ScopeKind>,
+    ) -> impl Iterator<Item = (EffectNamespace, &'a EffectTable, Option<&'a IdentityKey>)> {
+        let start = match after.map(|identity| &identity.scope) {
+            Some(Scope::Consume { topic, group }) => Some((topic, group)),
+            _ => None,
+        };
+        let has_shared = start.is_none() && kind != Some(ScopeKind::Consume);
+        let has_groups = kind.is_none_or(|kind| kind == ScopeKind::Consume);
+        let shared = (EffectNamespace::Shared, &*self.shared, after.map(Identity::packed));
+        let topics = match start {
+            Some((topic, _)) => self.groups.range::<TopicName, _>((Included(topic), Unbounded)),
+            None => self.groups.range::<TopicName, _>(..),
+        };
+        let groups = topics.take_while(move |_| has_groups).flat_map(move |(topic, groups)| {
+            let from = start.filter(|(first, _)| *first == topic).map_or(Unbounded, |(_, group)| Included(group));
+            groups.range::<GroupName, _>((from, Unbounded)).map(move |(group, table)| {
+                let key = after.filter(|_| start == Some((topic, group))).map(Identity::packed);
+                (EffectNamespace::Group(topic.clone(), group.clone()), &**table, key)
+            })
+        });
+        has_shared.then_some(shared).into_iter().chain(groups)
     }
 
     /// The number of effects of a tenant, including expired ones that are not removed yet.

@@ -55,6 +55,18 @@ impl EffectTable {
         self.effects.iter().map(|(_, (key, effect))| (key, effect))
     }
 
+    /// The effects with keys above `after`, or all of them, in the order of their keys.
+    pub(crate) fn effects_after<'a>(
+        &'a self,
+        after: Option<&'a IdentityKey>,
+    ) -> impl Iterator<Item = (&'a IdentityKey, &'a Effect)> {
+        let known = after.map_or_else(|| self.known.iter(), |key| self.known.range_from(key));
+        known.filter(move |(key, _)| Some(*key) != after).map(|(key, number)| {
+            let (_, effect) = self.effects.get(number).expect("every known number has an effect");
+            (key, effect)
+        })
+    }
+
     /// The first `count` effects in the order of their expiry checks.
     pub(super) fn first_due(&self, count: u64) -> impl Iterator<Item = (Timestamp, &IdentityKey, &Effect)> {
         self.expiry_queue.iter().take(count as usize).map(|((at, number), ())| {

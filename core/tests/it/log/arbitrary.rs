@@ -56,6 +56,7 @@ fn headed(file: FileId, previous: u64, behind: &[u8]) -> Vec<u8> {
             previous_lsn: Lsn(previous),
             previous_crc: 0,
             synced: Lsn(previous / 2),
+            capacity: 0,
         }
         .encode(),
         FileId::Snapshot(lsn) | FileId::SnapshotDraft(lsn) => {

@@ -3,7 +3,8 @@
 use super::support::{CAPACITY, GarbleSectors, LOG, LogWriter, SampleLog, recovered};
 use driftq_core::log::{
     CrcSeed, FileId, FrameChain, HEADER_BYTES, Head, HeaderError, IoOp, LogId, Malformed, MemoryStorage, Notice, Proof,
-    Recovered, RecoveryError, Replay, SegmentHeader, StopReason, Storage, StorageFault, WriteAt, frame, recover,
+    Recovered, RecoveryError, Replay, SegmentHeader, SegmentInfo, StopReason, Storage, StorageFault, WriteAt, frame,
+    recover,
 };
 use driftq_core::types::Lsn;
 
@@ -62,7 +63,9 @@ fn footer_as_last_frame_is_clean_close() {
     writer.sync();
     let (found, _) = recovered(&mut writer.storage).unwrap();
     assert!(found.clean);
-    assert!(!found.has_torn_tail() && found.cleanup_ops().is_empty(), "there is nothing to clean up");
+    assert!(!found.has_torn_tail() && found.garbage.is_empty(), "there is nothing to remove");
+    let end = HEADER_BYTES as u64 + found.bytes_read;
+    assert_eq!(found.cleanup_ops(), [IoOp::Trim { file: FileId::Segment(1), len: end }]);
     let bytes: usize = writer.frames.iter().map(|frame| frame.bytes.len()).sum();
     assert_eq!((found.last_lsn, found.frames_read, found.bytes_read), (Lsn(2), 2, bytes as u64));
     writer.storage.bytes_mut(FileId::Segment(1)).unwrap().overwrite(HEADER_BYTES + 200, &[1]);
@@ -96,10 +99,13 @@ fn report_lists_kept_files_and_garbage() {
     assert_eq!(found.next_segment, 5);
     let ops = found.cleanup_ops();
     assert_eq!(ops[..2], [IoOp::Remove { file: FileId::Segment(5) }, IoOp::SyncFolder]);
-    assert_eq!(ops.last(), Some(&IoOp::SyncFolder));
+    let is_trim = |op: &&IoOp| matches!(op, IoOp::Trim { .. });
+    assert_eq!(ops.iter().rfind(|op| !is_trim(op)), Some(&IoOp::SyncFolder));
     ops.iter().for_each(|op| op.perform(&mut sample.storage).unwrap());
     let left = recovered(&mut sample.storage).unwrap().0;
-    assert_eq!((left.garbage, left.segments, left.snapshots), (vec![], found.segments, found.snapshots));
+    let trimmed = |segment: &SegmentInfo| SegmentInfo { len: segment.end, ..*segment };
+    let trimmed: Vec<_> = found.segments.iter().map(trimmed).collect();
+    assert_eq!((left.garbage, left.segments, left.snapshots), (vec![], trimmed, found.snapshots));
     assert_eq!(left.last_lsn, found.last_lsn);
 }
 
@@ -173,6 +179,7 @@ fn header_with_contradicting_numbers_is_refused() {
         previous_lsn: Lsn(0x1122_3344_5566),
         previous_crc: 9,
         synced: Lsn(0x0102_0304_0506),
+        capacity: 1 << 26,
     };
     let bytes = header.encode();
     assert_eq!(SegmentHeader::decode(&bytes), Ok(header));

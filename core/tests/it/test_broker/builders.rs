@@ -1,7 +1,7 @@
 //! Names, requests, claims and effects that tests pass to a [`TestBroker`](super::TestBroker).
 
 use driftq_core::Refusal;
-use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
+use driftq_core::command::{Claim, GroupLifetime, OnDisconnect, Produce, Subscribe, TokenClaim};
 use driftq_core::reply::{Delivery, Overload, StoreReply};
 use driftq_core::types::{EffectStatus, GroupStart, Identity, Outcome, Scope, *};
 
@@ -28,6 +28,7 @@ pub fn subscribe(topic_name: &str, group_name: &str, owner_name: &str) -> Subscr
         deliveries_max: None,
         start: GroupStart::Earliest,
         on_disconnect: OnDisconnect::Keep,
+        group_lifetime: GroupLifetime::Durable,
     }
 }
 
@@ -72,7 +73,13 @@ pub fn policy(max_attempts: u32, backoff: u64, max_backoff: u64) -> RetryPolicy 
 
 /// The refusal of a command that exceeds a limit.
 pub fn overloaded(reason: Overload) -> Refusal {
-    Refusal::Overloaded { reason, retry_after: Limits::production().retry_after }
+    Refusal::Overloaded { reason, retry_after: Limits::production().retry_after, full: None }
+}
+
+/// Asserts that a command was refused because a partition is full.
+pub fn assert_overloaded<T: std::fmt::Debug>(result: &Result<T, Refusal>, expected: Overload) {
+    let refused = matches!(result, Err(Refusal::Overloaded { reason, full: Some(_), .. }) if *reason == expected);
+    assert!(refused, "{result:?} instead of {expected:?}");
 }
 
 /// A deadline at this time.

@@ -2,7 +2,7 @@
 
 use driftq_core::command::{
     Ack, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, Finish, Forget, ListGroups,
-    ListTopics, Lookup, Nack, Pause, Peek, Reacquire, Release, Renew, Resume, Seek, SetPrefetch, Unsubscribe,
+    ListTopics, Lookup, Nack, Pause, Peek, Reacquire, Release, Renew, Resume, Retry, Seek, SetPrefetch, Unsubscribe,
 };
 use std::collections::BTreeMap;
 
@@ -24,13 +24,13 @@ impl<F: Faults> TestBroker<F> {
             partitions: Some(partitions),
             retention: Retention::default(),
         }));
-        assert_eq!(reply, Ok(Reply::TopicCreated { partitions }));
+        assert!(matches!(reply, Ok(Reply::TopicCreated { partitions: count, .. }) if count == partitions), "{reply:?}");
     }
 
     pub fn topic_with_retention(&mut self, name: &str, age: Option<u64>, bytes: Option<u64>) {
-        let retention = Retention { age: age.map(Millis), bytes };
+        let retention = Retention { age: Some(Millis(age.unwrap_or(u64::MAX))), bytes };
         let reply = self.send(Command::CreateTopic(CreateTopic { name: topic(name), partitions: None, retention }));
-        assert_eq!(reply, Ok(Reply::TopicCreated { partitions: 1 }));
+        assert!(matches!(reply, Ok(Reply::TopicCreated { partitions: 1, .. })), "{reply:?}");
     }
 
     pub fn produce(&mut self, topic_name: &str, value: &str) -> Offset {
@@ -102,12 +102,12 @@ impl<F: Faults> TestBroker<F> {
     }
 
     pub fn nack(&mut self, claim: Claim, reason: &str) -> Result<(), Refusal> {
-        self.send(Command::Nack(Nack { claim, reason: reason.into(), delay: None }))
+        self.send(Command::Nack(Nack { claim, reason: reason.into(), retry: Retry::ByPolicy }))
             .map(|reply| assert_eq!(reply, Reply::Success))
     }
 
     pub fn nack_with_delay(&mut self, claim: Claim, delay: u64) -> Result<(), Refusal> {
-        self.send(Command::Nack(Nack { claim, reason: "".into(), delay: Some(Millis(delay)) }))
+        self.send(Command::Nack(Nack { claim, reason: "".into(), retry: Retry::After(Millis(delay)) }))
             .map(|reply| assert_eq!(reply, Reply::Success))
     }
 
@@ -257,7 +257,7 @@ impl<F: Faults> TestBroker<F> {
     }
 
     pub fn finish_by(&mut self, identity: &Identity, token: TokenClaim, outcome: Outcome) -> Result<(), Refusal> {
-        let request = StoreCommand::Finish(Finish { identity: identity.clone(), token, outcome });
+        let request = StoreCommand::Finish(Finish { identity: identity.clone(), token, outcome, dead_letter: None });
         self.send(Command::Store(Box::new(request))).map(|reply| assert_eq!(reply, Reply::Success))
     }
 
@@ -298,7 +298,7 @@ impl<F: Faults> TestBroker<F> {
         result: Option<&str>,
         produce: Vec<Produce>,
     ) -> Result<Vec<StepOutput>, Refusal> {
-        let request = Complete { claim, result: result.map(Into::into), produce };
+        let request = Complete { claim, result: result.map(Into::into), produce, failed: None };
         match self.send(Command::Complete(Box::new(request)))? {
             Reply::Completed(outputs) => Ok(outputs.to_vec()),
             other => panic!("unexpected reply to a complete: {other:?}"),

@@ -41,17 +41,28 @@ pub enum Restart {
 
 pub const RESTARTS: [Restart; 2] = [Restart::Crash, Restart::Snapshot];
 
-/// The production limits, with leases of any length and a default of 2 s.
+/// The production limits, with leases of any length and a default of 2 s. Topics retain nothing unless they say so, and
+/// idle groups stay.
 pub fn limits() -> Limits {
-    Limits { lease_default: Millis(2_000), lease_min: Millis(1), ..Limits::production() }
+    Limits {
+        lease_default: Millis(2_000),
+        lease_min: Millis(1),
+        retention_age: Some(Millis(0)),
+        retention_bytes: None,
+        group_idle: None,
+        ..Limits::production()
+    }
 }
 
 pub fn small_config() -> PipelineConfig {
     PipelineConfig {
         limits: limits(),
         segment_bytes: 64 << 10,
+        segment_bytes_min: u64::MAX,
         reserve_bytes: 8 << 10,
         snapshot_every_bytes: u64::MAX,
+        snapshot_every_segments: usize::MAX,
+        rest_after: None,
         slice_bytes: 1 << 10,
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::scenario::without_sizes;
 use crate::test_broker::*;
 use driftq_core::PipelineConfig;
 use driftq_core::codec::record as codec;
@@ -99,7 +100,7 @@ fn written(rounds: u64, pad: usize, snapshots: bool) -> MemoryStorage {
             _ => {}
         }
     }
-    storage
+    without_sizes(storage)
 }
 
 fn size(storage: &MemoryStorage) -> usize {

@@ -1,10 +1,11 @@
 //! What the model answers, printed. Fields at their default are left out; tokens, consumers and times print by name.
 
 use driftq_core::reply::{
-    Blocked, Delivery, GroupInfo, Peeked, Produced, ProgressInfo, RouterUse, StepOutput, StoreReply, TopicInfo,
+    Blocked, Delivery, EffectPage, GroupInfo, Peeked, Produced, ProgressInfo, RouterUse, StepOutput, StoreReply,
+    TopicInfo,
 };
 use driftq_core::types::{
-    Body, DeadLetter, Effect, EffectStatus, Metadata, Millis, Outcome, Priority, RetryPolicy, Timestamp,
+    Body, DeadLetter, Effect, EffectStatus, Metadata, Millis, Outcome, Priority, Retention, RetryPolicy, Timestamp,
 };
 use driftq_core::{Refusal, Reply};
 
@@ -58,7 +59,8 @@ impl Printer<'_> {
         };
         match reply {
             Reply::Success => vec!["ok".to_owned()],
-            Reply::TopicCreated { partitions } => vec![format!("ok partitions={partitions}")],
+            Reply::TopicCreated { partitions, .. } => vec![format!("ok partitions={partitions}")],
+            Reply::RetentionChanged { retention } => vec![print_retention("ok", retention)],
             Reply::Topics(topics) => vec![print_list("topics", &topics)],
             Reply::Groups(groups) => {
                 let names: Vec<_> = groups.iter().map(|group| &group.name).collect();
@@ -75,10 +77,15 @@ impl Printer<'_> {
                 vec!["ok".to_owned()]
             }
             Reply::Extended { lease_until } => vec![format!("ok lease_until={}", self.time(lease_until))],
-            Reply::Redriven { count } => vec![format!("redriven count={count}")],
+            Reply::Purged { count } => vec![format!("purged count={count}")],
+            Reply::Redriven { count, rest } => {
+                let rest = rest.map(|rest| format!(" from={} below={}", rest.from, rest.below));
+                vec![format!("redriven count={count}{}", rest.unwrap_or_default())]
+            }
             Reply::Completed(outputs) => {
                 std::iter::once("completed".to_owned()).chain(outputs.iter().map(print_step_output)).collect()
             }
+            Reply::Store(StoreReply::Listed(page)) => self.page(&page),
             Reply::Store(reply) => vec![self.store(reply, binding)],
         }
     }
@@ -178,7 +185,23 @@ impl Printer<'_> {
             }
             StoreReply::Renewed { lease_until } => format!("ok lease_until={}", self.time(lease_until)),
             StoreReply::Effect(effect) => self.effect(&effect),
+            StoreReply::Listed(_) => unreachable!("printed as lines"),
         }
+    }
+
+    fn page(&mut self, page: &EffectPage) -> Vec<String> {
+        let mut lines: Vec<_> = page
+            .effects
+            .iter()
+            .map(|(identity, effect)| {
+                let (kind, tenant, key) = (identity.scope.kind().as_str(), identity.tenant(), identity.key());
+                format!("{kind} tenant={tenant} key={key} {}", self.effect(effect))
+            })
+            .collect();
+        // The order depends on a hash of the identities.
+        lines.sort_unstable();
+        let end = if page.next.is_some() { "more" } else { "end" };
+        lines.into_iter().chain([end.to_owned()]).collect()
     }
 
     fn effect(&mut self, effect: &Effect) -> String {
@@ -223,7 +246,7 @@ fn policy(line: Line, policy: Option<RetryPolicy>) -> Line {
 /// The refusal's text, its code and the time to wait.
 fn print_refusal(refusal: &Refusal) -> String {
     match refusal {
-        Refusal::Overloaded { reason, retry_after } => {
+        Refusal::Overloaded { reason, retry_after, .. } => {
             let retry_after = print_duration(*retry_after);
             format!("refused: {refusal} ({}), retry_after={retry_after}", reason.code())
         }
@@ -232,6 +255,18 @@ fn print_refusal(refusal: &Refusal) -> String {
         }
         other => format!("refused: {other}"),
     }
+}
+
+/// The retention of a topic; a limit that is not printed does not limit.
+fn print_retention(what: &str, retention: Retention) -> String {
+    let mut line = what.to_owned();
+    if let Some(age) = retention.age {
+        line.push_str(&format!(" retention={}", print_duration(age)));
+    }
+    if let Some(bytes) = retention.bytes_max() {
+        line.push_str(&format!(" retention_bytes={bytes}"));
+    }
+    line
 }
 
 fn print_list(what: &str, names: &[impl ToString]) -> String {

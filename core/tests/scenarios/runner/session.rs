@@ -192,6 +192,8 @@ pub fn small_config(limits: Limits) -> PipelineConfig {
         segment_bytes: 1 << 20,
         reserve_bytes: 64 << 10,
         snapshot_every_bytes: u64::MAX,
+        snapshot_every_segments: usize::MAX,
+        rest_after: None,
         ..PipelineConfig::default()
     }
 }

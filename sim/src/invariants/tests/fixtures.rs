@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use driftq_core::Body;
-use driftq_core::command::{Command, OnDisconnect, Subscribe};
+use driftq_core::command::{Command, GroupLifetime, OnDisconnect, Subscribe};
 use driftq_core::faults::NoFaults;
 use driftq_core::log::{LogId, Recovered};
 use driftq_core::reply::Delivery;
@@ -74,12 +74,13 @@ pub(in crate::invariants) fn known() -> StoredMessage {
         trimmed_at: None,
         acknowledged: true,
         redriven: None,
+        purged: None,
     }
 }
 
 /// The same, as the broker stores it.
 pub(in crate::invariants) fn message(meta: &Metadata) -> Message {
-    Message { offset: Offset(3), produced_at: Timestamp(50), body: Body::pack(meta, b"", b"7"), acked_in: 0 }
+    Message::new(Offset(3), Timestamp(50), Body::pack(meta, b"", b"7"))
 }
 
 /// A stream of the only group, with a prefetch of one.
@@ -93,6 +94,7 @@ pub(in crate::invariants) fn stream() -> StreamModel {
         deliveries_max: None,
         start: GroupStart::Earliest,
         on_disconnect: OnDisconnect::Keep,
+        group_lifetime: GroupLifetime::Durable,
     };
     StreamModel {
         topic: TopicId(0),
@@ -120,6 +122,7 @@ pub(in crate::invariants) fn seen() -> SeenDelivery {
         reasons: BTreeSet::new(),
         may_be_withdrawn: false,
         is_exhausted: false,
+        is_non_retryable: false,
         is_unknown: false,
         is_uncertain: false,
         crashed: false,
@@ -148,10 +151,13 @@ pub(in crate::invariants) fn pending(command: Command) -> PendingCommand {
         produce: None,
         counted: None,
         claim_is_valid: None,
+        cumulative: Vec::new(),
         unacked_deliveries: Vec::new(),
         acked_at_once: None,
         step: None,
         winners_full: false,
+        redrive: None,
+        purge: None,
     }
 }
 

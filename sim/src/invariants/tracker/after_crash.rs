@@ -22,6 +22,7 @@ impl Tracker {
             self.reply_lost(pending);
         }
         self.skips = 0;
+        self.reclaimed = 0;
         self.streams.clear();
         self.observed_at = None;
         self.topics.retain(|_, model| model.first_seen <= last);
@@ -33,10 +34,14 @@ impl Tracker {
                     known.redriven = None;
                     undone.push((*topic, *offset));
                 }
+                if known.purged.is_some_and(|(purged, _)| purged > last) {
+                    known.purged = None;
+                    undone.push((*topic, *offset));
+                }
             }
         }
         for ((topic, _), model) in &mut self.groups {
-            // A redrive that was lost: the lease on the dead letter may still be held.
+            // A redrive or a purge that was lost: the lease on the message may still be held.
             for (_, offset) in undone.iter().filter(|(of, _)| of == topic) {
                 if let Some(seen) = model.seen.get_mut(offset) {
                     seen.is_uncertain = true;
@@ -72,7 +77,7 @@ impl Tracker {
             Command::Produce(produce) => self.produce_reply_lost(produce, pending.at),
             Command::DeleteTopic(DeleteTopic { name }) => {
                 for (((topic, destination), ..), identity) in &mut self.identities {
-                    if [topic, destination].contains(&&name.to_string()) {
+                    if [topic, destination].contains(&&name.as_str().to_owned()) {
                         *identity = DedupeEntry::Unknown;
                     }
                 }
@@ -85,7 +90,13 @@ impl Tracker {
                 | StoreCommand::Reacquire(Reacquire { identity, .. })
                 | StoreCommand::Renew(Renew { identity, .. })
                 | StoreCommand::Lookup(Lookup { identity })
-                | StoreCommand::Forget(Forget { identity })) = &**store;
+                | StoreCommand::Forget(Forget { identity })) = &**store
+                else {
+                    return;
+                };
+                if let Some((_, _, delivery)) = dead_lettered_by(store) {
+                    self.maybe_acked(pending, delivery.offset);
+                }
                 if let Some(model) = self.effects.get_mut(identity) {
                     model.mark_unknown();
                 }
@@ -99,6 +110,15 @@ impl Tracker {
                 if let Some(model) = self.group_model_mut(pending) {
                     model.on_seek(pending.after);
                     model.crashed = true;
+                }
+            }
+            Command::AckCumulative(_) => {
+                pending.cumulative.iter().for_each(|offset| self.maybe_acked(pending, *offset));
+            }
+            Command::ExpireLease(expire) => {
+                let model = self.group_model_mut(pending);
+                if let Some(seen) = model.and_then(|model| model.seen.get_mut(&expire.offset)) {
+                    seen.is_uncertain = true;
                 }
             }
             command => {

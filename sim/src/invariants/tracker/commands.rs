@@ -1,7 +1,10 @@
 //! Commands: what is known right before one is decided and right after.
 
 use driftq_core::Pipeline;
-use driftq_core::command::{Command, CreateGroup, DescribeTopic, Seek, SeekTo, Subscribe, TokenClaim};
+use driftq_core::command::{
+    AckCumulative, Command, CreateGroup, DescribeTopic, Purge, Redrive, RedriveSelection, Seek, SeekTo, Subscribe,
+    TokenClaim,
+};
 use driftq_core::faults::Faults;
 use driftq_core::state::{Group, State, Topic};
 use driftq_core::types::{GroupStart, *};
@@ -9,7 +12,9 @@ use driftq_core::types::{GroupStart, *};
 use super::model::*;
 use super::recount::Counted;
 use super::state::Tracker;
+use crate::invariants::dead_letters::redrive_moves_what_was_there;
 use crate::invariants::fencing::stale_claim_is_noop;
+use crate::invariants::lifecycle::purge_removes_what_was_there;
 use crate::invariants::verdict::Verdict;
 
 impl Tracker {
@@ -56,10 +61,13 @@ impl Tracker {
                 _ => None,
             },
             claim_is_valid,
+            cumulative: cumulative(state, &command),
             unacked_deliveries: self.unacked_deliveries(state, &command),
             acked_at_once: None,
             step: None,
             winners_full: state.winners().len() >= self.limits.completions_max,
+            redrive: self.redrive_bounds(state, &command),
+            purge: before_purge(state, &command),
             command,
         }
     }
@@ -77,6 +85,7 @@ impl Tracker {
         pending.acked_at_once =
             pending.produce.as_ref().and_then(|destination| acked_at_once(pipeline.state(), destination));
         self.note_done(&pending);
+        self.dead_letter_requests.extend(dead_letter_request(&pending.command));
         self.winners_full |= pending.winners_full || pipeline.state().winners().len() >= self.limits.completions_max;
         if let Some(before) = pending.stale_digest {
             stale_claim_is_noop(&pending.command, before, pipeline.state().digest())?;
@@ -100,9 +109,48 @@ impl Tracker {
         if let Command::Seek(Seek { topic, group, .. }) = &pending.command {
             self.forget_deliveries(topic, group);
         }
+        if let (Some(bounds), Some(topic)) = (pending.redrive, pending.topic.and_then(|id| pipeline.state().topic(id)))
+        {
+            redrive_moves_what_was_there(topic, bounds)?;
+        }
+        self.note_purge(pipeline.state(), &pending)?;
         pending.step = self.evidence(pipeline.state(), &pending);
         self.pending.insert(ticket, pending);
         Ok(())
+    }
+
+    /// A purge was decided.
+    fn note_purge(&mut self, state: &State, pending: &PendingCommand) -> Verdict {
+        let (Some(before), Some(topic)) = (&pending.purge, pending.topic) else { return Ok(()) };
+        if pending.before == pending.after {
+            return Ok(());
+        }
+        state.topic(topic).map_or(Ok(()), |topic| purge_removes_what_was_there(topic, before))?;
+        if let Some(model) = self.topics.get_mut(&topic) {
+            for offset in &before.stored {
+                if let Some(known) = model.messages.get_mut(offset) {
+                    known.purged = Some((pending.after, false));
+                }
+            }
+        }
+        for (_, model) in self.groups.iter_mut().filter(|((of, _), _)| *of == topic) {
+            model.seen.iter_mut().filter(|(at, _)| before.stored.contains(at)).for_each(|(_, seen)| {
+                seen.may_be_held = false;
+            });
+        }
+        Ok(())
+    }
+
+    /// What a redrive of all, or of its rest, may move.
+    fn redrive_bounds(&self, state: &State, command: &Command) -> Option<RedriveBounds> {
+        let Command::Redrive(Redrive { topic, which, .. }) = command else { return None };
+        let source = state.topic_named(topic)?;
+        let end = match which {
+            RedriveSelection::All => state.topic_named(source.dead_letter_name()?)?.next_offset(),
+            RedriveSelection::Rest(rest) => *self.redrive_ends.get(&rest.dead_topic)?,
+            RedriveSelection::Offsets(_) => return None,
+        };
+        Some(RedriveBounds { end, moved_from: source.next_offset() })
     }
 
     fn note_produced(&mut self, command: &Command) {
@@ -126,13 +174,15 @@ impl Tracker {
 
     /// A group is asked to ack a message. Whether that succeeds or not, a later message of its identity may be skipped.
     fn note_done(&mut self, pending: &PendingCommand) {
-        let (Command::Ack(_) | Command::Complete(_), Some(topic)) = (&pending.command, pending.topic) else { return };
-        let offset =
-            claim(&pending.command).filter(|_| pending.claim_is_valid != Some(false)).map(|claim| claim.offset);
-        let known = offset.and_then(|offset| self.topics.get(&topic)?.messages.get(&offset));
-        let identity = known.and_then(|known| done_identity(self.produced_messages.get(&known.number)?));
-        if let (Some(identity), Some(model)) = (identity, self.group_model_mut(pending)) {
-            model.done.insert(identity);
+        let Some(topic) = pending.topic else { return };
+        let claimed = claim(&pending.command).filter(|_| is_ack(&pending.command));
+        let claimed = claimed.filter(|_| pending.claim_is_valid != Some(false)).map(|claim| claim.offset);
+        for offset in claimed.into_iter().chain(pending.cumulative.iter().copied()) {
+            let known = self.topics.get(&topic).and_then(|topic| topic.messages.get(&offset));
+            let identity = known.and_then(|known| done_identity(self.produced_messages.get(&known.number)?));
+            if let (Some(identity), Some(model)) = (identity, self.group_model_mut(pending)) {
+                model.done.insert(identity);
+            }
         }
     }
 
@@ -162,6 +212,20 @@ impl Tracker {
     }
 }
 
+/// What a topic stores right before a purge.
+fn before_purge(state: &State, command: &Command) -> Option<BeforePurge> {
+    let Command::Purge(Purge { topic }) = command else { return None };
+    let topic = state.topic_named(topic)?;
+    let stored = topic.partitions().flat_map(|(_, partition)| partition.messages());
+    let mut before = BeforePurge { stored: stored.map(|(_, message)| message.offset).collect(), leased: Vec::new() };
+    for group in topic.groups() {
+        let deliveries = group.partitions().flat_map(|(_, progress)| progress.deliveries());
+        let leased = deliveries.filter(|(_, delivery)| delivery.leased_until().is_some());
+        before.leased.extend(leased.map(|(_, delivery)| (group.id(), delivery.offset)));
+    }
+    Some(before)
+}
+
 /// The groups that have acked the message of a produce to `destination`, if one was stored.
 fn acked_at_once(state: &State, destination: &Destination) -> Option<AckedAtOnce> {
     let topic = state.topic(destination.topic)?;
@@ -185,6 +249,17 @@ fn ids(state: &State, command: &Command) -> (Option<TopicId>, Option<GroupId>) {
     let topic = topic.and_then(|name| state.topic_named(name));
     let group = topic.and_then(|topic| Some(topic.group_named(group?)?.id()));
     (topic.map(Topic::id), group)
+}
+
+/// The messages up to the offset of a cumulative ack whose newest delivery went to its owner.
+fn cumulative(state: &State, command: &Command) -> Vec<Offset> {
+    let Command::AckCumulative(AckCumulative { topic, group, partition, offset, owner }) = command else {
+        return Vec::new();
+    };
+    let progress = state.topic_named(topic).and_then(|topic| topic.group_named(group)?.progress(*partition));
+    let deliveries = progress.into_iter().flat_map(|progress| progress.deliveries());
+    let is_its = |entry: &&DeliveryState| entry.offset <= *offset && entry.owner == *owner;
+    deliveries.map(|(_, entry)| entry).filter(is_its).map(|entry| entry.offset).collect()
 }
 
 fn matches_no_delivery(state: &State, command: &Command) -> bool {

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use driftq_core::command::{Complete, DeleteGroup, DeleteTopic, Forget, Produce, Seek, StoreCommand, TokenClaim};
+use driftq_core::command::{
+    Complete, DeleteGroup, DeleteTopic, Forget, Produce, Purge, Seek, StoreCommand, TokenClaim,
+};
 use driftq_core::reply::{Overload, Produced, RouterUse, StepOutput};
 use driftq_core::state::{State, Topic};
 use driftq_core::types::*;
 use driftq_core::{Command, Refusal, Reply};
 
-use super::model::{PendingCommand, StepEvidence, StoredMessage, TornStep, dedupe_key, number};
+use super::model::{PendingCommand, StepEvidence, StoredMessage, TornStep, dedupe_key, done_identity, number};
 use super::state::Tracker;
 use crate::coverage::Point;
 use crate::invariants::completion::*;
@@ -23,7 +25,17 @@ impl Tracker {
         let group = state.topic(pending.topic?)?.group(pending.group?)?;
         let done = group.progress(known.partition)?.acked().contains(known.position);
         let effect = self.identity_at(pending, offset).map(|identity| state.store().get(&identity));
-        let ended = effect.map(|effect| effect.is_some_and(|effect| effect.committed && effect.status.is_final()));
+        let identity = self.produced_messages.get(&known.number).and_then(done_identity);
+        let model = self.groups.get(&(pending.topic?, pending.group?));
+        let may_be_done = identity.is_none_or(|(tenant, key, _)| {
+            model.is_none_or(|model| model.done.iter().any(|done| (&done.0, &done.1) == (&tenant, &key)))
+        });
+        let has_ended = |effect: &Effect| match complete.failed {
+            None => effect.committed && effect.status.is_final(),
+            // Only an ack of another message of the identity can have committed it.
+            Some(_) => effect.status == EffectStatus::FailedFinal && (!effect.committed || may_be_done),
+        };
+        let ended = effect.map(|effect| effect.is_some_and(has_ended));
         Some(StepEvidence { done, ended, missing: 0, stored: 0 })
     }
 
@@ -148,6 +160,7 @@ impl Tracker {
 pub(super) fn may_undo_step(pending: &PendingCommand) -> bool {
     match &pending.command {
         Command::Seek(Seek { .. })
+        | Command::Purge(Purge { .. })
         | Command::DeleteTopic(DeleteTopic { .. })
         | Command::DeleteGroup(DeleteGroup { .. }) => true,
         Command::Store(store) => matches!(**store, StoreCommand::Forget(Forget { .. })),

@@ -11,7 +11,7 @@ use crate::invariants::content::delivered_was_accepted;
 use crate::invariants::dead_letters::{dead_not_redelivered, exhausted_not_redelivered, redriven_delivered_to_origin};
 use crate::invariants::fencing::{one_lease_holder, tokens_increase};
 use crate::invariants::in_flight::{observed_in_flight, stream_is_open, within_prefetch};
-use crate::invariants::lifecycle::acked_not_redelivered;
+use crate::invariants::lifecycle::{acked_not_redelivered, purged_not_redelivered};
 use crate::invariants::order::{first_deliveries_ascend, priority_first};
 use crate::invariants::time::{not_after_deadline, not_before_due};
 use crate::invariants::verdict::Verdict;
@@ -41,6 +41,7 @@ impl Tracker {
             walls: self.wall.walls(at),
         };
         redriven_delivered_to_origin(&context)?;
+        purged_not_redelivered(known, delivery)?;
 
         let Some(model) = self.groups.get_mut(&(stream.topic, stream.group)) else { return Ok(()) };
         self.coverage.hit_if(model.acked_before_seek.contains(&delivery.offset), Point::RedeliveredBySeek);
@@ -101,12 +102,13 @@ impl GroupModel {
             token: delivery.token,
             lease_until: delivery.lease_until,
             runs_until: delivery.lease_until.max(now.after(context.stream.lease)),
-            // A redrive may have removed it before the worker receives it.
-            may_be_held: context.known.redriven.is_none(),
+            // A redrive or a purge may have removed it before the worker receives it.
+            may_be_held: !context.known.is_removed(),
             not_before: Timestamp(0),
             reasons: before.map(|seen| seen.reasons).unwrap_or_default(),
             may_be_withdrawn: false,
             is_exhausted: false,
+            is_non_retryable: false,
             is_unknown,
             is_uncertain: false,
             crashed: false,

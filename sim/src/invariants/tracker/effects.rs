@@ -89,7 +89,10 @@ impl Tracker {
                 request_hash_is_stable(model, begin.request_hash.as_ref(), is_kept)?;
                 replay_matches_outcome(model.end(), outcome, pending.at)
             }
-            (StoreCommand::Finish(Finish { identity, token, outcome }), _) => {
+            (StoreCommand::Finish(Finish { identity, token, outcome, dead_letter }), _) => {
+                if let Some(delivery) = dead_letter {
+                    self.finish_dead_lettered(pending, delivery);
+                }
                 self.finished(pending, identity, *token, outcome)
             }
             (StoreCommand::Renew(Renew { identity, .. }), Reply::Store(StoreReply::Renewed { lease_until })) => {
@@ -186,12 +189,23 @@ impl Tracker {
         let Some(identity) = self.identity_at(pending, offset) else { return };
         let windows = Windows { acked_until: self.duplicate_until(pending, offset), completed: self.limits.effect_ttl };
         let model = self.effects.entry(identity).or_default();
-        match (&pending.command, pending.claim_is_valid) {
+        let is_valid = match pending.command {
+            Command::AckCumulative(_) => Some(true),
+            _ => pending.claim_is_valid,
+        };
+        match (&pending.command, is_valid) {
             (Command::Complete(complete), Some(true)) => model.commit(pending.at, windows, Some(&complete.result)),
             (_, Some(true)) => model.commit(pending.at, windows, None),
             (_, Some(false)) => {}
             // A late claim implies nothing about later grants.
             (_, None) => model.mark_unknown(),
+        }
+    }
+
+    /// A step that failed for good has dead-lettered a message.
+    pub(super) fn failed_for_good(&mut self, pending: &PendingCommand, offset: Offset) {
+        if let Some(identity) = self.identity_at(pending, offset) {
+            self.effects.entry(identity).or_default().mark_unknown();
         }
     }
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use driftq_core::command::{
-    Ack, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
-    ListTopics, Lookup, Nack, Pause, Peek, Produce, Redrive, Release, Resume, Seek, SetPrefetch, StoreCommand,
-    Subscribe, Unsubscribe, Withdraw,
+    Ack, AckCumulative, ChangeRetention, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic,
+    DeliveryClaim, DescribeTopic, ExpireLease, Extend, Finish, ListGroups, ListTopics, Lookup, Nack, Pause, Peek,
+    Produce, Purge, Redrive, Release, Resume, Retry, Seek, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
 };
 use driftq_core::reply::Delivery;
 use driftq_core::state::{Group, Partition, Progress, State, Topic};
@@ -38,12 +38,35 @@ pub(crate) struct PendingCommand {
     pub(crate) claim_is_valid: Option<bool>,
     /// Deliveries of the effect whose messages are unacked.
     pub(crate) unacked_deliveries: Vec<LeaseToken>,
+    /// The messages that a cumulative ack is about.
+    pub(crate) cumulative: Vec<Offset>,
     /// For a produce: which groups had acked its message right after the decision.
     pub(crate) acked_at_once: Option<AckedAtOnce>,
     /// Which parts of a step existed right after the decision.
     pub(crate) step: Option<StepEvidence>,
     /// As many winners were remembered as the limit allows.
     pub(crate) winners_full: bool,
+    /// For a redrive of all, or of its rest: what it may move.
+    pub(crate) redrive: Option<RedriveBounds>,
+    /// For a purge: what was there.
+    pub(crate) purge: Option<BeforePurge>,
+}
+
+/// What a topic stored right before a purge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BeforePurge {
+    pub(crate) stored: BTreeSet<Offset>,
+    /// Leased messages, by group.
+    pub(crate) leased: Vec<(GroupId, Offset)>,
+}
+
+/// What a redrive of all may move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RedriveBounds {
+    /// The next offset of the dead-letter topic when the redrive of all was asked for.
+    pub(crate) end: Offset,
+    /// The next offset of the source topic before this command: what it moves comes from here on.
+    pub(crate) moved_from: Offset,
 }
 
 impl PendingCommand {
@@ -57,7 +80,7 @@ impl PendingCommand {
         match &self.command {
             Command::Peek(Peek { .. }) | Command::DescribeTopic(DescribeTopic { .. }) => true,
             Command::ListTopics(ListTopics) | Command::ListGroups(ListGroups { .. }) => true,
-            Command::Store(store) => matches!(**store, StoreCommand::Lookup(Lookup { .. })),
+            Command::Store(store) => matches!(**store, StoreCommand::Lookup(Lookup { .. }) | StoreCommand::List(_)),
             _ => false,
         }
     }
@@ -145,6 +168,15 @@ pub(crate) struct StoredMessage {
     pub(crate) acknowledged: bool,
     /// When it was redriven, if it is a dead letter.
     pub(crate) redriven: Option<Lsn>,
+    /// When it was purged, and whether that was confirmed.
+    pub(crate) purged: Option<(Lsn, bool)>,
+}
+
+impl StoredMessage {
+    /// Whether a redrive or a purge removed it, whatever its groups have done.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.redriven.is_some() || self.purged.is_some()
+    }
 }
 
 /// Where a group starts.
@@ -267,6 +299,8 @@ pub(crate) struct SeenDelivery {
     pub(crate) may_be_withdrawn: bool,
     /// A nack failed its last attempt.
     pub(crate) is_exhausted: bool,
+    /// Its worker ruled out a retry, and that was confirmed.
+    pub(crate) is_non_retryable: bool,
     /// A nack with another reason may or may not have been accepted.
     pub(crate) is_unknown: bool,
     /// The reply to a claim on it was lost in a crash.
@@ -356,8 +390,10 @@ pub(crate) struct GroupView<'a> {
 pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName>) {
     match command {
         Command::CreateTopic(CreateTopic { name, .. })
+        | Command::ChangeRetention(ChangeRetention { name, .. })
         | Command::DeleteTopic(DeleteTopic { name })
-        | Command::DescribeTopic(DescribeTopic { name }) => (Some(name), None),
+        | Command::DescribeTopic(DescribeTopic { name })
+        | Command::Purge(Purge { topic: name }) => (Some(name), None),
         Command::Peek(Peek { topic, .. })
         | Command::ListGroups(ListGroups { topic })
         | Command::Redrive(Redrive { topic, .. }) => (Some(topic), None),
@@ -375,11 +411,46 @@ pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName
             (Some(&claim.topic), Some(&claim.group))
         }
         Command::Complete(complete) => (Some(&complete.claim.topic), Some(&complete.claim.group)),
+        Command::AckCumulative(AckCumulative { topic, group, .. })
+        | Command::ExpireLease(ExpireLease { topic, group, .. }) => (Some(topic), Some(group)),
         Command::ListTopics(ListTopics)
         | Command::SetPrefetch(SetPrefetch { .. })
         | Command::Unsubscribe(Unsubscribe { .. })
         | Command::CloseStream(CloseStream { .. }) => (None, None),
-        Command::Store(_) => (None, None),
+        Command::Store(store) => match dead_lettered_by(store) {
+            Some((topic, group, _)) => (Some(topic), Some(group)),
+            None => (None, None),
+        },
+    }
+}
+
+/// The topic, the group and the delivery that a finish dead-letters, if it does.
+pub(crate) fn dead_lettered_by(store: &StoreCommand) -> Option<(&TopicName, &GroupName, &DeliveryClaim)> {
+    let StoreCommand::Finish(Finish { identity, dead_letter: Some(delivery), .. }) = store else { return None };
+    let Scope::Consume { topic, group } = &identity.scope else { return None };
+    Some((topic, group, delivery))
+}
+
+/// The message that a command asks to dead-letter, if it does: topic, group, offset.
+pub(crate) fn dead_letter_request(command: &Command) -> Option<(TopicName, GroupName, Offset)> {
+    let of = |claim: &Claim| (claim.topic.clone(), claim.group.clone(), claim.offset);
+    match command {
+        Command::Nack(Nack { claim, retry: Retry::Never, .. }) => Some(of(claim)),
+        Command::Complete(complete) if complete.failed.is_some() => Some(of(&complete.claim)),
+        Command::Store(store) => {
+            let (topic, group, delivery) = dead_lettered_by(store)?;
+            Some((topic.clone(), group.clone(), delivery.offset))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a command acks the message of its claim.
+pub(crate) fn is_ack(command: &Command) -> bool {
+    match command {
+        Command::Ack(_) => true,
+        Command::Complete(complete) => complete.failed.is_none(),
+        _ => false,
     }
 }
 
@@ -483,7 +554,7 @@ pub(crate) fn dedupe_key(produce: &Produce) -> Option<DedupeKey> {
     let key = envelope.idempotency_key.as_ref().filter(|key| !key.is_empty())?;
     let destination = envelope.target_topic.as_ref().unwrap_or(&produce.topic);
     let tenant = envelope.tenant_id.as_ref().filter(|tenant| !tenant.is_empty());
-    let scope = (produce.topic.to_string(), destination.to_string());
+    let scope = (produce.topic.as_str().to_owned(), destination.as_str().to_owned());
     Some((scope, tenant.map_or("default".to_owned(), ToString::to_string), key.to_string()))
 }
 

@@ -38,7 +38,7 @@ impl Counted {
             (unacked, leased(progress), waiting)
         };
         let groups = topic.groups().map(|group| CountedGroup {
-            name: group.name().to_string(),
+            name: group.name().as_str().to_owned(),
             partitions: group.partitions().map(count).collect(),
         });
         Self { partitions: partitions.collect(), groups: groups.collect() }
@@ -49,7 +49,7 @@ impl Counted {
         let partition = |info: &PartitionInfo| (info.next_offset, info.messages, info.bytes, info.delayed);
         let partitions = info.partitions.iter().map(partition);
         let groups = info.groups.iter().map(|info| CountedGroup {
-            name: info.group.to_string(),
+            name: info.group.as_str().to_owned(),
             partitions: info.partitions.iter().map(|info| (info.lag, info.in_flight, info.waiting)).collect(),
         });
         Self { partitions: partitions.collect(), groups: groups.collect() }

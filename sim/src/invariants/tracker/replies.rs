@@ -1,8 +1,8 @@
 //! Replies: updates the model after each and checks what it implies.
 
 use driftq_core::command::{
-    CloseStream, DeleteGroup, DeleteTopic, DescribeTopic, Extend, Nack, OnDisconnect, Peek, Produce, Redrive, Seek,
-    SetPrefetch, Unsubscribe,
+    CloseStream, DeleteGroup, DeleteTopic, DeliveryClaim, DescribeTopic, Extend, Nack, OnDisconnect, Peek, Produce,
+    Purge, Redrive, RedriveSelection, Retry, Seek, SetPrefetch, TokenClaim, Unsubscribe,
 };
 use driftq_core::reply::{Produced, StoreReply};
 use driftq_core::types::*;
@@ -13,10 +13,10 @@ use super::state::Tracker;
 use crate::coverage::Point;
 use crate::invariants::content::{accepted_is_stored, peek_matches};
 use crate::invariants::counts::description_matches;
-use crate::invariants::dead_letters::redrive_within_limit;
+use crate::invariants::dead_letters::{redrive_within_limit, rest_was_there};
 use crate::invariants::dedupe::{ProduceReply, deduped_within_window, new_after_window};
 use crate::invariants::fencing::{expired_not_extended, loser_is_refused};
-use crate::invariants::lifecycle::{skip_is_justified, skip_is_told, skipped_is_acked};
+use crate::invariants::lifecycle::{purge_counts_what_was_there, skip_is_justified, skip_is_told, skipped_is_acked};
 use crate::invariants::limits::{accepted_within_limits, delay_within_limit, lease_within_limits, query_is_noop};
 use crate::invariants::time::least_backoff;
 use crate::invariants::verdict::{Verdict, Violation};
@@ -56,11 +56,13 @@ impl Tracker {
             }
             (Command::DeleteTopic(DeleteTopic { name }), _) => {
                 let is_named =
-                    |(topic, destination): &(String, String)| [topic, destination].contains(&&name.to_string());
+                    |(topic, destination): &(String, String)| [topic, destination].contains(&&name.as_str().to_owned());
                 self.identities.retain(|(scope, ..), _| !is_named(scope));
                 self.mark_effects_unknown(name, None);
             }
             (Command::DeleteGroup(DeleteGroup { topic, group }), _) => self.mark_effects_unknown(topic, Some(group)),
+            (Command::AckCumulative(_), _) => self.cumulatively_acked(pending),
+            (Command::ExpireLease(expire), _) => self.lease_ended(pending, expire.offset),
             (Command::Complete(complete), reply) => self.step_replied(pending, complete, reply)?,
             (Command::Store(store), reply) => self.store_replied(pending, store, reply, now)?,
             (Command::Peek(Peek { .. }), Reply::Peeked(found)) => {
@@ -74,14 +76,37 @@ impl Tracker {
                     description_matches(info, counted)?;
                 }
             }
-            (Command::Redrive(Redrive { limit, .. }), Reply::Redriven { count }) => {
+            (Command::Purge(Purge { .. }), Reply::Purged { count }) => self.purge_replied(pending, *count)?,
+            (Command::Redrive(Redrive { limit, which, .. }), Reply::Redriven { count, rest }) => {
                 redrive_within_limit(*count, *limit)?;
+                if let (RedriveSelection::All, Some(rest), Some(bounds)) = (which, rest, pending.redrive) {
+                    rest_was_there(*rest, bounds)?;
+                    self.redrive_ends.insert(rest.dead_topic, bounds.end);
+                }
             }
             _ => {}
         }
         query_is_noop(pending)?;
         self.times_within_limits(pending, reply)?;
         self.claim_accepted(pending, reply, now)
+    }
+
+    /// A purge was confirmed.
+    fn purge_replied(&mut self, pending: &PendingCommand, count: u64) -> Verdict {
+        let (Some(before), Some(topic)) = (&pending.purge, pending.topic) else { return Ok(()) };
+        purge_counts_what_was_there(count, before)?;
+        if let Some(model) = self.topics.get_mut(&topic) {
+            let purged = model.messages.values_mut().filter_map(|known| known.purged.as_mut());
+            purged.filter(|(lsn, _)| *lsn == pending.after).for_each(|(_, is_confirmed)| *is_confirmed = true);
+        }
+        for (group, offset) in &before.leased {
+            if let Some(model) = self.groups.get_mut(&(topic, *group)) {
+                // The token of no delivery: nobody has acked it.
+                let token = LeaseToken { boot: Boot(0), counter: 0 };
+                model.winners.insert(*offset, WinnerModel { token, at: pending.at, since: pending.after });
+            }
+        }
+        Ok(())
     }
 
     /// The lease that a request gets.
@@ -101,7 +126,7 @@ impl Tracker {
             lease_within_limits(&self.limits, pending.at, until)?;
         }
         match (&pending.command, reply) {
-            (Command::Nack(Nack { delay, .. }), _) => delay_within_limit(&self.limits, *delay),
+            (Command::Nack(Nack { retry, .. }), _) => delay_within_limit(&self.limits, requested_delay(*retry)),
             (Command::Produce(produce), Reply::Produced(Produced { duplicate: false, .. })) => {
                 let until = produce.envelope.deliver_at.map(|at| at.since(pending.at.shifted(pending.wall_offset)));
                 delay_within_limit(&self.limits, produce.delay.or(until))
@@ -183,6 +208,58 @@ impl Tracker {
         }
     }
 
+    /// A cumulative ack was confirmed.
+    fn cumulatively_acked(&mut self, pending: &PendingCommand) {
+        self.coverage.hit_if(pending.cumulative.len() > 1, Point::AckedTogether);
+        for offset in &pending.cumulative {
+            // A timer may have dead-lettered it before.
+            if !pending.no_timer_due {
+                self.maybe_acked(pending, *offset);
+                continue;
+            }
+            self.committed(pending, *offset);
+            let Some(model) = self.group_model_mut(pending) else { return };
+            model.acked.insert(*offset);
+            if let Some(seen) = model.seen.get_mut(offset) {
+                seen.may_be_held = false;
+            }
+        }
+    }
+
+    /// A message may have been acked or dead-lettered.
+    pub(super) fn maybe_acked(&mut self, pending: &PendingCommand, offset: Offset) {
+        let identity = self.identity_at(pending, offset);
+        if let Some(model) = identity.and_then(|identity| self.effects.get_mut(&identity)) {
+            model.mark_unknown();
+        }
+        let Some(model) = self.group_model_mut(pending) else { return };
+        model.maybe_acked.insert(offset);
+        if let Some(seen) = model.seen.get_mut(&offset) {
+            seen.is_uncertain = true;
+        }
+    }
+
+    /// The lease of a message was ended by a client.
+    fn lease_ended(&mut self, pending: &PendingCommand, offset: Offset) {
+        self.coverage.hit(Point::LeaseEnded);
+        let model = self.group_model_mut(pending);
+        if let Some(seen) = model.and_then(|model| model.seen.get_mut(&offset)) {
+            // Also after a restart, when the told end counts.
+            seen.lease_until = seen.lease_until.min(pending.at);
+            seen.runs_until = seen.runs_until.min(pending.at);
+        }
+    }
+
+    /// A finish that dead-letters the message of a delivery was confirmed.
+    pub(super) fn finish_dead_lettered(&mut self, pending: &PendingCommand, delivery: &DeliveryClaim) {
+        let model = self.group_model_mut(pending);
+        let Some(seen) = model.and_then(|model| model.seen.get_mut(&delivery.offset)) else { return };
+        if delivery.token == TokenClaim::Shown(seen.token) {
+            (seen.may_be_held, seen.is_non_retryable) = (false, true);
+            self.coverage.hit(Point::DeadByFinish);
+        }
+    }
+
     /// A claim was accepted.
     fn claim_accepted(&mut self, pending: &PendingCommand, reply: &Reply, now: Timestamp) -> Verdict {
         let Some(claim) = claim(&pending.command) else { return Ok(()) };
@@ -191,13 +268,18 @@ impl Tracker {
         if is_repeated && !pending.step.is_some_and(|evidence| evidence.done) {
             return Ok(());
         }
-        if let Command::Ack(_) | Command::Complete(_) = pending.command {
-            self.committed(pending, claim.offset);
+        match &pending.command {
+            command if is_ack(command) => self.committed(pending, claim.offset),
+            Command::Complete(_) => {
+                self.coverage.hit(Point::DeadByStep);
+                self.failed_for_good(pending, claim.offset);
+            }
+            _ => {}
         }
         let topic = pending.topic.and_then(|topic| self.topics.get(&topic));
         let known = topic.and_then(|topic| topic.messages.get(&claim.offset));
-        // It may have been redriven between the decision and the reply.
-        let redriven = known.is_some_and(|known| known.redriven.is_some());
+        // It may have been redriven or purged between the decision and the reply.
+        let removed = known.is_some_and(StoredMessage::is_removed);
         // A trimmed message is not looked for in its partition.
         let names_partition = known.is_some_and(|known| known.partition == claim.partition);
         let metadata = known.map(|known| known.body.metadata());
@@ -209,13 +291,13 @@ impl Tracker {
             loser_is_refused(model, claim, (pending.before, pending.at), remembered_for)?;
         }
         model.note_winner(pending, claim);
-        if let Command::Ack(_) | Command::Complete(_) = pending.command {
+        if is_ack(&pending.command) {
             model.acked.insert(offset);
         }
         let Some(seen) = model.seen.get_mut(&offset) else { return Ok(()) };
         match &pending.command {
             Command::Extend(Extend { .. }) => {
-                if !redriven {
+                if !removed {
                     expired_not_extended(claim, pending.at, seen)?;
                 }
                 if let Reply::Extended { lease_until } = reply {
@@ -223,8 +305,9 @@ impl Tracker {
                     seen.runs_until = (*lease_until).max(now.after(lease_until.since(pending.at)));
                 }
             }
-            Command::Nack(Nack { reason, delay, .. }) => {
-                let wait = delay.unwrap_or_else(|| least_backoff(policy, seen.failures + 1));
+            Command::Nack(Nack { reason, retry, .. }) => {
+                seen.is_non_retryable |= *retry == Retry::Never && pending.claim_is_valid == Some(true);
+                let wait = requested_delay(*retry).unwrap_or_else(|| least_backoff(policy, seen.failures + 1));
                 if !reason.is_empty() {
                     seen.reasons.insert(reason.to_string());
                 }
@@ -254,13 +337,16 @@ impl Tracker {
 impl GroupModel {
     /// Notes the token of an accepted ack, if the message had been delivered more than once.
     fn note_winner(&mut self, pending: &PendingCommand, claim: &Claim) {
-        let (Command::Ack(_) | Command::Complete(_), TokenClaim::Shown(token)) = (&pending.command, claim.token) else {
-            return;
-        };
+        let (true, TokenClaim::Shown(token)) = (is_ack(&pending.command), claim.token) else { return };
         let seen = self.seen.get(&claim.offset).filter(|seen| seen.token == token && seen.attempts > 1);
         if let (Some(_), Some(true)) = (seen, pending.claim_is_valid) {
             let winner = WinnerModel { token, at: pending.at, since: pending.after };
             self.winners.insert(claim.offset, winner);
         }
     }
+}
+
+/// The delay that a nack requests.
+fn requested_delay(retry: Retry) -> Option<Millis> {
+    if let Retry::After(delay) = retry { Some(delay) } else { None }
 }

@@ -39,11 +39,19 @@ pub(crate) struct Tracker {
     /// The numbers of messages that steps produce.
     pub(super) expected_outputs: BTreeSet<u64>,
     pub(super) torn: Vec<TornStep>,
+    /// The messages that workers asked to dead-letter.
+    pub(super) dead_letter_requests: BTreeSet<(TopicName, GroupName, Offset)>,
     /// As many winners have been remembered as the limit allows, so some may have been forgotten early.
     pub(super) winners_full: bool,
+    /// The next offset of each dead-letter topic when the last redrive of all was asked for that named a rest.
+    pub(super) redrive_ends: BTreeMap<TopicId, Offset>,
     pub(super) boot: Boot,
+    /// The retention of each topic and the number of its groups at the last observation.
+    pub(super) retention: BTreeMap<TopicId, (Retention, usize)>,
     /// The broker's count of skipped messages at the last observation.
     pub(super) skips: u64,
+    /// Records that removed retained messages on a full disk, since the start.
+    pub(super) reclaimed: u64,
     /// The LSN of the last observation, and whether a reply was released since.
     pub(super) observed_at: Option<Lsn>,
     pub(super) has_new_reply: bool,
@@ -68,9 +76,13 @@ impl Tracker {
             maybe_completed: BTreeSet::new(),
             expected_outputs: BTreeSet::new(),
             torn: Vec::new(),
+            dead_letter_requests: BTreeSet::new(),
             winners_full: false,
+            redrive_ends: BTreeMap::new(),
             boot: Boot(0),
+            retention: BTreeMap::new(),
             skips: 0,
+            reclaimed: 0,
             observed_at: None,
             has_new_reply: false,
             wall: WallModel::default(),
@@ -109,9 +121,13 @@ impl Tracker {
             maybe_completed,
             expected_outputs,
             torn,
+            dead_letter_requests,
             winners_full,
+            redrive_ends,
             boot,
+            retention,
             skips,
+            reclaimed,
             observed_at,
             has_new_reply,
             wall,
@@ -123,7 +139,11 @@ impl Tracker {
             out,
             "{last_token:?} {effects:?} {last_grant:?} {steps:?} {maybe_completed:?} {expected_outputs:?} {torn:?} "
         )?;
-        write!(out, "{winners_full} {boot:?} {skips} {observed_at:?} {has_new_reply} {wall:?} ")
+        write!(
+            out,
+            "{dead_letter_requests:?} {winners_full} {redrive_ends:?} {boot:?} {retention:?} {skips} {reclaimed} \
+             {observed_at:?} {has_new_reply} {wall:?} "
+        )
     }
 
     /// Coverage points that only the tracker can detect.

@@ -15,7 +15,7 @@ use crate::invariants::counts::{ack_count_matches, group_counts_match, load_matc
 use crate::invariants::dead_letters::*;
 use crate::invariants::in_flight::leased_in_flight;
 use crate::invariants::lifecycle::*;
-use crate::invariants::limits::{retained_as_configured, retained_bytes, retention_ends};
+use crate::invariants::limits::{retained_as_configured, retained_bytes, retained_within_bound, retention_ends};
 use crate::invariants::liveness::not_stuck;
 use crate::invariants::time::{deadline_ends_waiting, wall_follows_clock, wall_is_monotonic};
 use crate::invariants::verdict::Verdict;
@@ -43,9 +43,17 @@ impl Tracker {
             self.note_skips(state);
         }
         self.skips = skips;
+        let reclaimed = pipeline.broker().counters().reclaimed;
+        // On a full disk retained messages go early.
+        let has_evicted = has_skipped || reclaimed > self.reclaimed;
+        self.reclaimed = reclaimed;
         if is_new || self.has_new_reply {
             let now = pipeline.broker().now();
-            state.topics().try_for_each(|topic| self.check_acks(topic, lsn, now, has_skipped))?;
+            // The bound on all retained messages evicts, too.
+            let evicts = has_evicted || self.limits.retained_bytes_max < u64::MAX;
+            state.topics().try_for_each(|topic| self.check_acks(topic, lsn, now, evicts))?;
+            let observed = |topic: &Topic| (topic.id(), (topic.retention(), topic.group_count()));
+            self.retention = state.topics().map(observed).collect();
         }
         (self.observed_at, self.has_new_reply) = (Some(lsn), false);
         Ok(())
@@ -108,6 +116,7 @@ impl Tracker {
                 trimmed_at: None,
                 acknowledged: false,
                 redriven: None,
+                purged: None,
             };
             let number = known.number;
             model.add(message.offset, known);
@@ -140,7 +149,8 @@ impl Tracker {
         let Some(source) = source else { return Ok(()) };
         let original = source.body.metadata();
         dead_letter_unchanged(message, dead, source, &original)?;
-        dead_lettered_at_limit(dead, &original.envelope)?;
+        let named = (dead.original_topic.clone(), dead.group.clone(), dead.original_offset);
+        dead_lettered_at_limit(dead, &original.envelope, self.dead_letter_requests.contains(&named))?;
 
         let progress = group.progress(source.partition);
         let is_acked = progress.is_some_and(|progress| progress.acked().contains(source.position));
@@ -189,7 +199,10 @@ impl Tracker {
     }
 
     /// Every acked message needs a reason, and every missing message must be acked.
-    fn check_acks(&mut self, topic: &Topic, lsn: Lsn, now: Timestamp, has_skipped: bool) -> Verdict {
+    fn check_acks(&mut self, topic: &Topic, lsn: Lsn, now: Timestamp, evicts: bool) -> Verdict {
+        let before = self.retention.get(&topic.id()).copied();
+        let is_changed = before.is_some_and(|(before, _)| before != topic.retention());
+        let had_no_groups = before.is_none_or(|(_, groups)| groups == 0);
         let Some(model) = self.topics.get(&topic.id()) else { return Ok(()) };
         let groups: Vec<_> = topic.groups().filter_map(|group| self.group_view(topic, group)).collect();
         let mut trimmed = Vec::new();
@@ -201,6 +214,11 @@ impl Tracker {
             }
             for view in &groups {
                 let progress = view.group.progress(known.partition);
+                // It went in the call that gave the group its start, maybe before that.
+                let start = view.model.starts.last();
+                if kept.is_none() && start.is_some_and(|(_, through, _)| Some(*through) > self.observed_at) {
+                    continue;
+                }
                 if progress.is_some_and(|progress| progress.acked().contains(known.position)) {
                     ack_is_justified(view, *offset, known)?;
                 } else {
@@ -208,19 +226,21 @@ impl Tracker {
                     dead_lettered_is_acked(view, *offset, known)?;
                 }
             }
-            unconsumed_is_stored(topic, known, kept.is_some())?;
+            // A group that was deleted since may have acked it, and retention have ended.
+            if had_no_groups {
+                unconsumed_is_stored(topic, known, kept.is_some())?;
+            }
         }
         drop(groups);
         if trimmed.is_empty() {
             return Ok(());
         }
         for (id, partition) in topic.partitions() {
-            // A redriven dead letter is removed in any case and evicts nothing.
+            // A redriven or purged message is removed in any case and evicts nothing.
             let trimmed_here =
                 trimmed.iter().map(|offset| &model.messages[offset]).filter(|known| known.partition == id);
-            let Some(last) = trimmed_here.rev().find(|known| known.redriven.is_none()) else { continue };
-            // A message that was stored and skipped at once was never seen, and may have evicted others.
-            if !has_skipped {
+            let Some(last) = trimmed_here.rev().find(|known| !known.is_removed()) else { continue };
+            if !evicts && !is_changed {
                 retained_as_configured(topic, partition, last, now)?;
             }
         }
@@ -239,6 +259,7 @@ impl Tracker {
                 Command::Seek(Seek { .. }) => view.is_sought = true,
                 Command::Ack(Ack(claim)) => view.acks.push(claim.offset),
                 Command::Complete(complete) => view.acks.push(complete.claim.offset),
+                Command::AckCumulative(_) => view.acks.extend_from_slice(&pending.cumulative),
                 _ => {}
             }
         }
@@ -265,8 +286,13 @@ impl Tracker {
     /// For an idle broker without due timers.
     pub(crate) fn check_idle<F: Faults>(&self, pipeline: &Pipeline<F>) -> Verdict {
         let now = pipeline.broker().now();
+        retained_within_bound(pipeline.state(), &self.limits)?;
         for topic in pipeline.state().topics() {
-            topic.partitions().try_for_each(|(id, partition)| retention_ends(topic, id, partition, now))?;
+            for (id, partition) in topic.partitions() {
+                retention_ends(topic, id, partition, now)?;
+                let retained = partition.retained().filter_map(|at| partition.message(at));
+                retained_bytes(&PartitionView::new(topic, id, partition), retained.map(payload).sum())?;
+            }
             let wall = pipeline.broker().wall();
             topic.groups().try_for_each(|group| deadline_ends_waiting(topic, group, wall))?;
             for group in topic.groups().filter(|group| !group.is_paused()) {
@@ -340,19 +366,16 @@ fn check_partition(partition_view: &PartitionView<'_>, limits: &Limits) -> Verdi
         group_counts_match(partition_view, group, progress)?;
         leased_in_flight(partition_view, group, progress, limits)?;
     }
-    let (mut open, mut open_bytes, mut retained) = (0, 0, 0);
+    let (mut open, mut open_bytes) = (0, 0);
     for (position, message) in partition_view.partition.messages() {
         let acked_in = partition_view.acked_in(position);
         ack_count_matches(partition_view, position, message, acked_in)?;
         let is_acked_by_all = partition_view.is_acked_by_all(acked_in);
         acked_is_trimmed(partition_view, message, is_acked_by_all)?;
-        if is_acked_by_all {
-            retained += payload(message);
-        } else {
+        if !is_acked_by_all {
             open += 1;
             open_bytes += payload(message);
         }
     }
-    load_matches(partition_view, open, open_bytes)?;
-    retained_bytes(partition_view, retained)
+    load_matches(partition_view, open, open_bytes)
 }

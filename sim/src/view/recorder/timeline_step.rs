@@ -212,6 +212,7 @@ fn io_label(class: actions::JobClass, fault: Option<IoFault>) -> (Glyph, String)
     match fault {
         None => (Glyph::Io, what.to_owned()),
         Some(IoFault::Fail) => (Glyph::IoFault, format!("{what} fails")),
+        Some(IoFault::NoDescriptor) => (Glyph::IoFault, format!("{what}, without a descriptor left for a new file")),
         Some(IoFault::Short { bytes }) => (Glyph::Torn, format!("{what}, torn after {bytes} bytes")),
     }
 }

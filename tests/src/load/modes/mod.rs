@@ -1,6 +1,7 @@
 //! The modes: what each measures and prints.
 
 pub(crate) mod backlog;
+pub(crate) mod bulk;
 pub(crate) mod consume;
 pub(crate) mod consumers;
 pub(crate) mod effects;

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -21,6 +22,11 @@ const PARALLEL: usize = 12;
 /// Long values that fill a segment, so that the next segment and a snapshot are created.
 const LONG_VALUES: usize = 24;
 const LONG_BYTES: usize = 28_000;
+/// How long the thread of files may be at work after the last call.
+const BACKGROUND_WITHIN: Duration = Duration::from_secs(1);
+/// How long a server that does not respond any more may take to exit: on a busy machine its tracer delays it.
+const EXIT_WITHIN: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(10);
 
 /// A series of kills at this call: of a thread while it serves, or of any thread during the start.
 #[derive(Clone, Copy, Debug)]
@@ -98,10 +104,13 @@ fn kill_at(options: &Options, series: Series, point: u64) -> Result<(bool, Verdi
             Some(thread) => {
                 let pid = scenario.daemon()?.pid();
                 let injector = SyscallInjector::attach(pid, thread, series.call, &action)?;
-                fixed_calls(&scenario);
-                // The other thread may still be at work.
-                interrupt::sleep(std::time::Duration::from_millis(50))?;
-                killed = !scenario.daemon()?.is_running();
+                let limit = if fixed_calls(&scenario).is_some() { BACKGROUND_WITHIN } else { EXIT_WITHIN };
+                let daemon = scenario.daemon()?;
+                let deadline = Instant::now() + limit;
+                while daemon.is_running() && Instant::now() < deadline {
+                    interrupt::sleep(POLL)?;
+                }
+                killed = !daemon.is_running();
                 drop(injector);
             }
         }

@@ -79,7 +79,7 @@ fn delivery_must_match_topic_group_and_tenant() {
             |topic: &str, group: &str| identity(&json!({ "kind": "consume", "topic": topic, "group": group }), "k");
         server.begin(&scope("absent", "g"), delivery(&item)).refused(404, "NOT_FOUND");
         server.begin(&scope(topic, "absent"), delivery(&item)).refused(404, "NOT_FOUND");
-        assert_eq!(server.metric("idempotency_records"), Some(0.0));
+        assert_eq!(server.metric("driftq_idempotency_records"), Some(0.0));
     });
 }
 
@@ -122,11 +122,11 @@ fn finished_identity_makes_later_message_already_done() {
         sleep(EXPIRY);
     };
     before_and_after_crash(SHORT_DEDUPE, prepare, |server, topic, ()| {
-        let skipped = server.metric("messages_skipped_total").expect("a metric");
+        let skipped = server.metric("driftq_messages_skipped_total").expect("a metric");
         send(server, topic, "k");
         send(server, topic, "other");
         assert_eq!(server.next(topic)["offset"], 2, "the message in between is skipped");
-        assert_eq!(server.metric("messages_skipped_total"), Some(skipped + 1.0));
+        assert_eq!(server.metric("driftq_messages_skipped_total"), Some(skipped + 1.0));
     });
 }
 

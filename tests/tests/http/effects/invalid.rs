@@ -40,7 +40,7 @@ fn invalid_requests_are_refused_without_effect() {
         json!({ "kind": "rpc", "principal": long, "method": "m" }),
         json!({ "kind": "consume", "topic": "t" }),
         json!({ "kind": "consume", "group": "g" }),
-        json!({ "kind": "consume", "topic": "a b", "group": "g" }),
+        json!({ "kind": "consume", "topic": "a\u{7}b", "group": "g" }),
         json!({ "kind": "consume", "topic": "t", "group": ".." }),
         json!({ "kind": "consume", "topic": "t", "group": "g", "id": "1" }),
         json!(["tenant"]),
@@ -75,7 +75,7 @@ fn invalid_requests_are_refused_without_effect() {
     for (path, valid) in [("begin", &begin), ("reacquire", &reacquire)] {
         invalid.push((path, without(valid.clone(), &["owner"])));
         invalid.push((path, with(valid.clone(), json!({ "owner": "" }))));
-        invalid.push((path, with(valid.clone(), json!({ "owner": "a b" }))));
+        invalid.push((path, with(valid.clone(), json!({ "owner": "a\u{7}b" }))));
     }
     for (path, valid) in [("finish", &finish), ("renew", &renew)] {
         invalid.push((path, without(valid.clone(), &["lease_token"])));
@@ -181,7 +181,7 @@ fn invalid_requests_are_refused_without_effect() {
     assert_eq!(server.post("/v1/idempotency", "{}").header("allow"), Some("GET, DELETE"));
     server.get("/v1/idempotency/begin/x").refused(404, "NOT_FOUND");
     assert_eq!(server.effect_state(&of), before);
-    assert_eq!(server.metric("idempotency_records"), Some(1.0));
+    assert_eq!(server.metric("driftq_idempotency_records"), Some(1.0));
     // Empty parameters are ignored, so that a complete form can be sent.
     let form = "tenant_id=acme&kind=tenant&topic=&group=&id=&principal=&method=&key=k";
     assert_eq!(server.get(&format!("/v1/idempotency?{form}")).body, before.1);

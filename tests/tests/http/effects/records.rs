@@ -105,7 +105,7 @@ fn empty_key_always_executes_and_stores_nothing() {
                     .finish(&identity, first["lease_token"].as_str().expect("a token"), json!({}))
                     .refused(404, "NOT_FOUND");
             }
-            assert_eq!(server.metric("idempotency_records"), Some(0.0));
+            assert_eq!(server.metric("driftq_idempotency_records"), Some(0.0));
         },
     );
 }
@@ -220,23 +220,23 @@ fn store_metrics_change() {
     server.begin(&of("a"), json!({}));
     server.begin_granted(&of("b"), json!({}));
     for (name, value) in [
-        ("idempotency_begun_total", 5.0),
-        ("idempotency_executed_total", 3.0),
-        ("idempotency_replayed_total", 1.0),
-        ("idempotency_in_progress_total", 1.0),
-        ("idempotency_mismatched_total", 1.0),
-        ("idempotency_stale_total", 1.0),
-        ("idempotency_records", 2.0),
-        ("steps_completed_total", 0.0),
-        ("completions_kept", 0.0),
-        ("winners_kept", 0.0),
-        ("messages_skipped_total", 0.0),
+        ("driftq_idempotency_begun_total", 5.0),
+        ("driftq_idempotency_executed_total", 3.0),
+        ("driftq_idempotency_replayed_total", 1.0),
+        ("driftq_idempotency_in_progress_total", 1.0),
+        ("driftq_idempotency_mismatched_total", 1.0),
+        ("driftq_idempotency_stale_total", 1.0),
+        ("driftq_idempotency_records", 2.0),
+        ("driftq_steps_completed_total", 0.0),
+        ("driftq_completions_kept", 0.0),
+        ("driftq_winners_kept", 0.0),
+        ("driftq_messages_skipped_total", 0.0),
     ] {
         assert_eq!(server.metric(name), Some(value), "{name}");
     }
     let deleted = server.delete(&format!("/v1/idempotency?{}", query(&of("b"))));
     assert_eq!(deleted.status, 204);
-    wait_until("the record is removed", || server.metric("idempotency_records") == Some(1.0));
+    wait_until("the record is removed", || server.metric("driftq_idempotency_records") == Some(1.0));
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn worker_crash_after_effect_does_not_repeat_effect() {
     server.create("receipts", 1);
     produce(&server, "orders", "order-1");
     let ledger = RefCell::new(Vec::new());
-    let charge = |item: &Value| {
+    let charge = |item: &Value, _: &dyn Fn() -> bool| {
         ledger.borrow_mut().push(item["attempts"].clone());
         Ok(json!({ "charged": 12 }))
     };
@@ -81,7 +81,7 @@ fn worker_crash_after_effect_does_not_repeat_effect() {
     });
     let (status, begun) = Broker::post(&server, "/v1/idempotency/begin", begin);
     assert_eq!((status, &begun["decision"]), (200, &json!("EXECUTE")));
-    let result = charge(&item).unwrap_or_else(|failure: Failure| panic!("{failure:?}"));
+    let result = charge(&item, &|| true).unwrap_or_else(|failure: Failure| panic!("{failure:?}"));
     let finish = json!({
         "tenant_id": "acme", "scope": { "kind": "consume", "topic": "orders", "group": "billing" }, "key": "order-1",
         "lease_token": begun["lease_token"], "status": "SUCCEEDED", "result": result,
@@ -95,7 +95,7 @@ fn worker_crash_after_effect_does_not_repeat_effect() {
     assert_eq!(ledger.into_inner(), [json!(1)], "charged once, by the first attempt");
     assert_eq!(receipt_count(&server), 1);
     // The first worker is fenced.
-    assert_eq!(worker(&server, "w1").work(&item, |_| panic!("a fenced worker acts"), receipts), Step::Fenced);
+    assert_eq!(worker(&server, "w1").work(&item, |_, _| panic!("a fenced worker acts"), receipts), Step::Fenced);
     assert_eq!(receipt_count(&server), 1);
 }
 
@@ -106,14 +106,57 @@ fn retryable_failure_is_redelivered_and_final_failure_is_not() {
     server.create("receipts", 1);
     produce(&server, "orders", "order-1");
     let item = delivery(&server, "w1", 60_000);
-    let busy = |_: &Value| Err(Failure::Retryable("the bank is busy".to_owned()));
+    let busy = |_: &Value, _: &dyn Fn() -> bool| Err(Failure::Retryable("the bank is busy".to_owned()));
     assert_eq!(worker(&server, "w1").work(&item, busy, receipts), Step::Failed);
     let item = delivery(&server, "w1", 60_000);
     assert_eq!((&item["attempts"], &item["last_error"]), (&json!(2), &json!("the bank is busy")));
-    let no = |_: &Value| Err(Failure::Final("no such account".to_owned()));
+    let no = |_: &Value, _: &dyn Fn() -> bool| Err(Failure::Final("no such account".to_owned()));
     assert_eq!(worker(&server, "w1").work(&item, no, receipts), Step::Failed);
     assert_eq!(deliveries(&server, "w1", 60_000), Vec::<Value>::new(), "a final failure is not redelivered");
     assert_eq!(receipt_count(&server), 0);
+}
+
+#[test]
+fn message_without_a_key_is_worked_on_without_the_store() {
+    let server = Server::start();
+    server.create("orders", 1);
+    server.create("receipts", 1);
+    server.produce("orders", "keyless");
+    let item = delivery(&server, "w1", 60_000);
+    let busy = |_: &Value, _: &dyn Fn() -> bool| Err(Failure::Retryable("the bank is busy".to_owned()));
+    assert_eq!(worker(&server, "w1").work(&item, busy, receipts), Step::Failed);
+    let item = delivery(&server, "w1", 60_000);
+    let charge = |_: &Value, heartbeat: &dyn Fn() -> bool| {
+        assert!(heartbeat(), "the delivery is extended");
+        Ok(json!({ "charged": 12 }))
+    };
+    assert_eq!(worker(&server, "w1").work(&item, charge, receipts), Step::Done);
+    assert_eq!(receipt_count(&server), 1);
+}
+
+#[test]
+fn heartbeat_prolongs_both_leases_and_is_refused_once_fenced() {
+    let server = Server::start();
+    server.create("orders", 1);
+    server.create("receipts", 1);
+    produce(&server, "orders", "order-1");
+    let item = delivery(&server, "w1", 1_000);
+    let query = "/v1/idempotency?tenant_id=acme&kind=consume&topic=orders&group=billing&key=order-1";
+    let lease = || server.get(query).json()["lease_until"].as_str().expect("a time").to_owned();
+    let charge = |item: &Value, heartbeat: &dyn Fn() -> bool| {
+        let before = lease();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert!(heartbeat() && lease() > before, "renewed");
+        assert_eq!(deliveries(&server, "w2", 60_000), Vec::<Value>::new(), "extended, so not redelivered");
+        // An operator gives the message to another worker.
+        let claim = json!({ "topic": "orders", "group": "billing", "owner": "w1", "partition": item["partition"],
+                            "offset": item["offset"] });
+        assert_eq!(Broker::post(&server, "/v1/release", claim).0, 204);
+        delivery(&server, "w2", 60_000);
+        assert!(!heartbeat(), "fenced");
+        Err(Failure::Retryable("stopped".to_owned()))
+    };
+    assert_eq!(worker(&server, "w1").work(&item, charge, receipts), Step::Fenced);
 }
 
 #[test]

@@ -88,10 +88,17 @@ fn finish(broker: &dyn Broker, caller: &str, key: &str, token: &Value, ran: Resu
     }
 }
 
-/// A hash of the request.
+/// A hash of the request: FNV-1a over its canonical JSON, whose keys are sorted. It must be the same in every version
+/// of the program and on every machine, which a language's own hash is not. Where callers may be hostile, use SHA-256.
 fn hash_of(request: &Value) -> String {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    request.to_string().hash(&mut hasher);
-    format!("{:016x}", hasher.finish())
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = request.to_string().bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+    format!("{hash:016x}")
+}
+
+#[test]
+fn hash_of_a_request_never_changes() {
+    assert_eq!(hash_of(&json!({ "amount": 12, "to": "é" })), hash_of(&json!({ "to": "é", "amount": 12 })));
+    assert_eq!(hash_of(&json!({ "amount": 12 })), "4d7397969f70fe22");
+    assert_ne!(hash_of(&json!({ "amount": 12 })), hash_of(&json!({ "amount": 13 })));
 }

@@ -34,31 +34,32 @@ pub struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Processes one delivery: begins the effect, runs it at most once per grant, and records the result.
+    /// Processes one delivery: begins the effect, runs it at most once per grant, and records the result. An effect
+    /// that takes long calls the heartbeat it is given, several times per lease, and stops when that returns false.
     pub fn work(
         &self,
         item: &Value,
-        effect: impl FnOnce(&Value) -> Result<Value, Failure>,
+        effect: impl FnOnce(&Value, &dyn Fn() -> bool) -> Result<Value, Failure>,
         next: impl Fn(&Value) -> Vec<Value>,
     ) -> Step {
         let (status, begun) = self.broker.post(
             "/v1/idempotency/begin",
-            json!({
-                "tenant_id": item["envelope"]["tenant_id"].as_str().unwrap_or(""),
-                "scope": { "kind": "consume", "topic": self.topic, "group": self.group },
-                "key": item["envelope"]["idempotency_key"].as_str().unwrap_or(""),
-                "owner": self.name,
-                "lease_ms": 30_000,
-                // Fences workers with an older delivery of this message.
-                "delivery": {
-                    "partition": item["partition"],
-                    "offset": item["offset"],
-                    "lease_token": item["lease_token"],
-                },
-            }),
+            with(
+                self.identity(item),
+                json!({
+                    "owner": self.name,
+                    "lease_ms": 30_000,
+                    // Fences workers with an older delivery of this message.
+                    "delivery": {
+                        "partition": item["partition"],
+                        "offset": item["offset"],
+                        "lease_token": item["lease_token"],
+                    },
+                }),
+            ),
         );
         match (status, begun["decision"].as_str()) {
-            (200, Some("EXECUTE")) => match effect(item) {
+            (200, Some("EXECUTE")) => match effect(item, &|| self.heartbeat(item, &begun)) {
                 Ok(result) => self.complete(item, &result, &next(&result)),
                 Err(failure) => self.fail(item, &begun, failure),
             },
@@ -73,6 +74,26 @@ impl Worker<'_> {
         }
     }
 
+    /// Prolongs the lease of the delivery and, where there is one, that of the effect. False if another worker has
+    /// taken over.
+    fn heartbeat(&self, item: &Value, begun: &Value) -> bool {
+        let extended = self.settle("/v1/extend", item, json!({ "lease_ms": 30_000 }), Step::Done) == Step::Done;
+        if begun["idempotent"] == false {
+            return extended;
+        }
+        let renew = json!({ "lease_token": begun["lease_token"], "lease_ms": 30_000 });
+        extended && self.broker.post("/v1/idempotency/renew", with(self.identity(item), renew)).0 == 200
+    }
+
+    /// The identity of the effect.
+    fn identity(&self, item: &Value) -> Value {
+        json!({
+            "tenant_id": item["envelope"]["tenant_id"].as_str().unwrap_or(""),
+            "scope": { "kind": "consume", "topic": self.topic, "group": self.group },
+            "key": item["envelope"]["idempotency_key"].as_str().unwrap_or(""),
+        })
+    }
+
     /// Ack, result and output messages: one record in the log, so all or nothing.
     fn complete(&self, item: &Value, result: &Value, produce: &[Value]) -> Step {
         self.settle("/v1/complete", item, json!({ "result": result, "produce": produce }), Step::Done)
@@ -83,18 +104,14 @@ impl Worker<'_> {
             Failure::Retryable(error) => ("FAILED_RETRYABLE", error),
             Failure::Final(error) => ("FAILED_FINAL", error),
         };
-        let finish = json!({
-            "tenant_id": item["envelope"]["tenant_id"].as_str().unwrap_or(""),
-            "scope": { "kind": "consume", "topic": self.topic, "group": self.group },
-            "key": item["envelope"]["idempotency_key"],
-            "lease_token": begun["lease_token"],
-            "status": status,
-            "last_error": error,
-        });
-        match self.broker.post("/v1/idempotency/finish", finish) {
-            (200, _) => {}
-            (409 | 404, _) => return Step::Fenced,
-            other => panic!("finish: {other:?}"),
+        // A message without a key has no effect in the store.
+        if begun["idempotent"] != false {
+            let finish = json!({ "lease_token": begun["lease_token"], "status": status, "last_error": error });
+            match self.broker.post("/v1/idempotency/finish", with(self.identity(item), finish)) {
+                (200, _) => {}
+                (409 | 404, _) => return Step::Fenced,
+                other => panic!("finish: {other:?}"),
+            }
         }
         match failure {
             Failure::Retryable(error) => self.settle("/v1/nack", item, json!({ "reason": error }), Step::Failed),

@@ -1,7 +1,7 @@
 //! Commands of the idempotency store. The first argument is the scope, the rest of the identity follows by name.
 
-use driftq_core::command::{Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew};
-use driftq_core::types::{EffectStatus, Identity, Lifetime, Outcome, Scope, TokenClaim};
+use driftq_core::command::{Begin, DeliveryClaim, Finish, Forget, ListEffects, Lookup, OnExpired, Reacquire, Renew};
+use driftq_core::types::{EffectStatus, Identity, Lifetime, Outcome, Scope, ScopeKind, TokenClaim};
 
 use super::super::args::Args;
 use super::super::session::Names;
@@ -61,7 +61,8 @@ pub(super) fn finish(names: &Names, args: &mut Args) -> Result<Finish, String> {
         result: args.text("result").map(Into::into),
         last_error: args.text("error").unwrap_or_default().into(),
     };
-    Ok(Finish { token: token(names, args, &identity)?, identity, outcome })
+    let dead_letter = args.text("dead_letter").map(|text| delivery(names, &text)).transpose()?;
+    Ok(Finish { token: token(names, args, &identity)?, identity, outcome, dead_letter })
 }
 
 pub(super) fn lookup(args: &mut Args) -> Result<Lookup, String> {
@@ -79,4 +80,17 @@ fn token(names: &Names, args: &mut Args, identity: &Identity) -> Result<TokenCla
         (None, Some(token)) => Ok(TokenClaim::Shown(token)),
         (None, None) => Err("the effect was not granted; say which token= is shown".to_owned()),
     }
+}
+
+pub(super) fn list(args: &mut Args) -> Result<ListEffects, String> {
+    let kinds = ScopeKind::ALL.map(|kind| (kind.as_str(), kind));
+    let statuses = EffectStatus::ALL.map(|status| (status.as_str(), status));
+    Ok(ListEffects {
+        tenant: args.text("tenant").map(Into::into),
+        kind: args.choice("kind", &kinds)?,
+        status: args.choice("status", &statuses)?,
+        older_than: args.duration("older_than")?.unwrap_or_default(),
+        limit: args.parsed("limit")?.unwrap_or(100),
+        after: None,
+    })
 }

@@ -1,6 +1,8 @@
 //! Producing messages and answering deliveries.
 
-use driftq_core::command::{Ack, Claim, Complete, Extend, Nack, Produce, Release, Withdraw};
+use driftq_core::command::{
+    Ack, AckCumulative, Claim, Complete, ExpireLease, Extend, Nack, Produce, Release, Retry, Withdraw,
+};
 use driftq_core::types::{Deadline, Offset, PartitionId, Priority, RetryPolicy, Routing, RoutingDecision, TokenClaim};
 
 use super::super::args::Args;
@@ -74,7 +76,28 @@ pub(super) fn withdraw(names: &Names, args: &mut Args) -> Result<Withdraw, Strin
 
 pub(super) fn nack(names: &Names, args: &mut Args) -> Result<Nack, String> {
     let claim = claim(names, args)?;
-    Ok(Nack { claim, reason: args.text("reason").unwrap_or_default().into(), delay: args.duration("delay")? })
+    let never = args.choice("retry", &[("never", Retry::Never)])?;
+    let retry = never.unwrap_or(Retry::after(args.duration("delay")?));
+    Ok(Nack { claim, reason: args.text("reason").unwrap_or_default().into(), retry })
+}
+
+pub(super) fn ack_cumulative(args: &mut Args) -> Result<AckCumulative, String> {
+    Ok(AckCumulative {
+        topic: args.positional_name("a topic")?,
+        group: args.name("group")?,
+        partition: PartitionId(args.parsed("partition")?.unwrap_or(0)),
+        offset: Offset(args.parsed("offset")?.ok_or("offset= is missing")?),
+        owner: args.name("owner")?,
+    })
+}
+
+pub(super) fn expire_lease(args: &mut Args) -> Result<ExpireLease, String> {
+    Ok(ExpireLease {
+        topic: args.positional_name("a topic")?,
+        group: args.name("group")?,
+        partition: PartitionId(args.parsed("partition")?.unwrap_or(0)),
+        offset: Offset(args.parsed("offset")?.ok_or("offset= is missing")?),
+    })
 }
 
 pub(super) fn extend(names: &Names, args: &mut Args) -> Result<Extend, String> {
@@ -84,7 +107,12 @@ pub(super) fn extend(names: &Names, args: &mut Args) -> Result<Extend, String> {
 pub(super) fn complete(names: &Names, args: &mut Args, additions: &[String]) -> Result<Complete, String> {
     let claim = claim(names, args)?;
     let produce = additions.iter().map(|line| addition(names, line)).collect::<Result<_, _>>()?;
-    Ok(Complete { claim, result: args.text("result").map(Into::into), produce })
+    Ok(Complete {
+        claim,
+        result: args.text("result").map(Into::into),
+        produce,
+        failed: args.text("failed").map(Into::into),
+    })
 }
 
 /// A message that a completed step produces.

@@ -4,11 +4,12 @@ mod effects;
 mod messages;
 
 use driftq_core::command::{
-    CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, ListGroups, ListTopics,
-    OnDisconnect, Pause, Peek, Redrive, RedriveSelection, Resume, Seek, SeekTo, SetPrefetch, Subscribe, Unsubscribe,
+    ChangeRetention, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, GroupLifetime,
+    ListGroups, ListTopics, OnDisconnect, Pause, Peek, Purge, Redrive, RedriveRest, RedriveSelection, Resume, Seek,
+    SeekTo, SetPrefetch, Subscribe, Unsubscribe,
 };
 use driftq_core::types::{
-    ConsumerId, GroupName, GroupStart, Identity, Limits, Offset, PartitionId, Retention, TopicName,
+    ConsumerId, GroupName, GroupStart, Identity, Limits, Offset, PartitionId, Retention, Setting, TopicId, TopicName,
 };
 use driftq_core::{ModelCommand, PipelineConfig};
 
@@ -82,6 +83,14 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
             retention: Retention { age: args.duration("retention")?, bytes: args.parsed("retention_bytes")? },
         }
         .into(),
+        "change-retention" => ChangeRetention {
+            name: args.positional_name("a topic")?,
+            age: setting(args, "retention", |text| parse_duration(text))?,
+            bytes: setting(args, "retention_bytes", |text| {
+                text.parse().map_err(|_| format!("\"{text}\" is no number"))
+            })?,
+        }
+        .into(),
         "delete-topic" => DeleteTopic { name: args.positional_name("a topic")? }.into(),
         "list-topics" => ListTopics.into(),
         "describe" => DescribeTopic { name: args.positional_name("a topic")? }.into(),
@@ -107,6 +116,7 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
             Resume { topic, group }.into()
         }
         "redrive" => redrive(args)?.into(),
+        "purge" => Purge { topic: args.positional_name("a topic")? }.into(),
         "peek" => Peek {
             topic: args.positional_name("a topic")?,
             partition: PartitionId(args.parsed("partition")?.unwrap_or(0)),
@@ -126,6 +136,8 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
         "close" => CloseStream { consumer: consumer(names, args)? }.into(),
         "produce" => messages::produce(args)?.into(),
         "ack" => messages::ack(names, args)?.into(),
+        "ack-cumulative" => messages::ack_cumulative(args)?.into(),
+        "expire" => messages::expire_lease(args)?.into(),
         "nack" => messages::nack(names, args)?.into(),
         "extend" => messages::extend(names, args)?.into(),
         "release" => messages::release(names, args)?.into(),
@@ -144,6 +156,7 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
         "finish" => effects::finish(names, args)?.into(),
         "renew" => effects::renew(names, args)?.into(),
         "lookup" => effects::lookup(args)?.into(),
+        "list-effects" => effects::list(args)?.into(),
         "forget" => effects::forget(args)?.into(),
         other => return Err(format!("unknown command \"{other}\"")),
     };
@@ -152,6 +165,19 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
 
 fn topic_and_group(args: &mut Args) -> Result<(TopicName, GroupName), String> {
     Ok((args.positional_name("a topic")?, args.name("group")?))
+}
+
+/// A setting that is left out stays; `default` makes it the server's default.
+fn setting<T>(
+    args: &mut Args,
+    name: &str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Setting<T>, String> {
+    match args.text(name) {
+        None => Ok(Setting::Unchanged),
+        Some(text) if text == "default" => Ok(Setting::ServerDefault),
+        Some(text) => parse(&text).map(Setting::Value),
+    }
 }
 
 fn group_start(args: &mut Args) -> Result<GroupStart, String> {
@@ -173,6 +199,11 @@ fn seek_to(args: &mut Args) -> Result<SeekTo, String> {
 fn redrive(args: &mut Args) -> Result<Redrive, String> {
     let topic = args.positional_name("a topic")?;
     let limit = args.parsed("limit")?.unwrap_or(u64::MAX);
+    if let (Some(from), Some(below)) = (args.parsed("from")?, args.parsed("below")?) {
+        // The dead-letter topic is the second topic of a scenario.
+        let rest = RedriveRest { dead_topic: TopicId(1), from: Offset(from), below: Offset(below) };
+        return Ok(Redrive { topic, which: RedriveSelection::Rest(rest), limit });
+    }
     let Some(list) = args.text("offsets") else { return Ok(Redrive { topic, which: RedriveSelection::All, limit }) };
     let offsets = list.split(',').map(|offset| offset.parse().map(Offset)).collect::<Result<_, _>>();
     let offsets = offsets.map_err(|_| format!("offsets={list}: write offsets=0,2"))?;
@@ -188,6 +219,8 @@ fn subscribe(args: &mut Args) -> Result<Subscribe, String> {
     stream.start = group_start(args)?;
     let choices = [("keep", OnDisconnect::Keep), ("release", OnDisconnect::Release)];
     stream.on_disconnect = args.choice("on_disconnect", &choices)?.unwrap_or_default();
+    let choices = [("durable", GroupLifetime::Durable), ("ephemeral", GroupLifetime::Ephemeral)];
+    stream.group_lifetime = args.choice("group_lifetime", &choices)?.unwrap_or_default();
     Ok(stream)
 }
 
@@ -215,9 +248,14 @@ fn limits(args: &mut Args) -> Result<PipelineConfig, String> {
             $(limits.$name = args.$method(stringify!($name))?.unwrap_or(limits.$name);)*
         };
     }
-    set! { duration: lease_default lease_min lease_max delay_max dedupe_ttl effect_ttl job_ttl completion_ttl retry_after }
+    set! { duration: lease_default lease_min lease_max delay_max dedupe_ttl effect_ttl job_ttl completion_ttl retry_after
+    group_idle_max }
     set! { parsed: in_flight_max partition_messages_max partition_bytes_max dedupe_keys_max key_bytes_max
     message_bytes_max idempotency_key_bytes_max id_bytes_max metadata_bytes_max error_text_bytes_max result_bytes_max
-    effects_max completions_max outputs_max partitions_max topics_max groups_max consumers_max adaptive_credit }
+    effects_max completions_max outputs_max partitions_max topics_max groups_max consumers_max adaptive_credit
+    retained_bytes_max }
+    limits.retention_age = args.duration("retention")?.or(limits.retention_age);
+    limits.retention_bytes = args.parsed("retention_bytes")?.or(limits.retention_bytes);
+    limits.group_idle = args.duration("group_idle")?.or(limits.group_idle);
     Ok(config)
 }

@@ -5,16 +5,21 @@ use std::sync::Arc;
 
 use driftq_core::Body;
 use driftq_core::record::{
-    Completed, DedupeWindow, EffectBegun, EffectConclusion, Event, Image, Produced, Record, RunImage, Stored,
+    Completed, CumulativeAck, DeadLetterSlot, DedupeWindow, EffectBegun, EffectConclusion, EffectDeadLettered, Event,
+    Produced, Record, Stored,
 };
 use driftq_core::reply::StepOutput;
 use driftq_core::types::{
-    Completion, DeliveryState, Details, Effect, EffectNamespace, EffectStatus, GroupStart, Identity, LastError,
-    Lifetime, MessageRef, Outcome, Phase, Pin, Retention, Scope, *,
+    Completion, Details, Effect, EffectNamespace, EffectStatus, GroupStart, Identity, Lifetime, MessageRef, Outcome,
+    Pin, Retention, Scope, *,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option::{of, weighted};
 use proptest::prelude::*;
+
+mod image;
+
+use image::image;
 
 fn number() -> BoxedStrategy<u64> {
     prop_oneof![0..200_u64, any::<u64>(), Just(u64::MAX), Just(127), Just(128)].boxed()
@@ -143,7 +148,8 @@ fn envelope() -> BoxedStrategy<Envelope> {
 }
 
 fn dead_reason() -> BoxedStrategy<DeadReason> {
-    prop_oneof![Just(DeadReason::MaxAttempts), Just(DeadReason::DeadlineExceeded)].boxed()
+    prop_oneof![Just(DeadReason::MaxAttempts), Just(DeadReason::DeadlineExceeded), Just(DeadReason::NonRetryable)]
+        .boxed()
 }
 
 fn dead_letter() -> BoxedStrategy<DeadLetter> {
@@ -207,18 +213,25 @@ fn start() -> BoxedStrategy<GroupStart> {
     prop_oneof![Just(GroupStart::Earliest), Just(GroupStart::Latest)].boxed()
 }
 
+fn origin() -> BoxedStrategy<GroupOrigin> {
+    prop_oneof![Just(GroupOrigin::Requested), Just(GroupOrigin::Consumed), Just(GroupOrigin::Ephemeral)].boxed()
+}
+
 fn of_groups() -> BoxedStrategy<Event> {
     let group_of = || (topic(), group());
     prop_oneof![
-        (group_of(), group_name(), start()).prop_map(|((topic, group), name, start)| Event::GroupCreated {
-            topic,
-            group,
-            name,
-            start
+        (group_of(), group_name(), start(), origin()).prop_map(|((topic, group), name, start, origin)| {
+            Event::GroupCreated { topic, group, name, start, origin }
         }),
+        (group_of(), origin()).prop_map(|((topic, group), origin)| Event::GroupOriginChanged { topic, group, origin }),
         group_of().prop_map(|(topic, group)| Event::GroupDeleted { topic, group }),
         group_of().prop_map(|(topic, group)| Event::GroupPaused { topic, group }),
         group_of().prop_map(|(topic, group)| Event::GroupResumed { topic, group }),
+        (topic(), vec(position(), 0..5), time()).prop_map(|(topic, ends, winner_until)| Event::Purged {
+            topic,
+            ends: Arc::from(ends),
+            winner_until
+        }),
         (group_of(), vec(position(), 0..5)).prop_map(|((topic, group), targets)| Event::GroupSought {
             topic,
             group,
@@ -374,14 +387,43 @@ fn completed() -> BoxedStrategy<Completed> {
         });
     let ended =
         (of(shared_text()), number()).prop_map(|(result, window)| EffectConclusion { result, window: Millis(window) });
-    (message_ref(), token(), (time(), any::<bool>()), of(ended), vec(output, 0..4))
-        .prop_map(|(message_ref, token, (until, is_contested), effect, outputs)| Completed {
+    (message_ref(), token(), (time(), any::<bool>()), of(ended), vec(output, 0..4), of(dead_letter_slot()))
+        .prop_map(|(message_ref, token, (until, is_contested), effect, outputs, dead_letter)| Completed {
             message_ref,
             token,
             until,
             is_contested,
             effect,
             outputs,
+            dead_letter,
+        })
+        .boxed()
+}
+
+fn dead_letter_slot() -> BoxedStrategy<DeadLetterSlot> {
+    (topic(), partition(), offset(), text())
+        .prop_map(|(topic, partition, offset, last_error)| DeadLetterSlot { topic, partition, offset, last_error })
+        .boxed()
+}
+
+fn effect_dead_lettered() -> BoxedStrategy<EffectDeadLettered> {
+    (effect_identity(), outcome(), message_ref(), dead_letter_slot(), time())
+        .prop_map(|(identity, outcome, message_ref, dead_letter, winner_until)| EffectDeadLettered {
+            identity,
+            outcome,
+            message_ref,
+            dead_letter,
+            winner_until,
+        })
+        .boxed()
+}
+
+fn cumulative_ack() -> BoxedStrategy<CumulativeAck> {
+    (position(), of(number()), of(time()))
+        .prop_map(|(position, window, winner_until)| CumulativeAck {
+            position,
+            commits: window.map(Millis),
+            winner_until,
         })
         .boxed()
 }
@@ -409,6 +451,10 @@ fn of_effects() -> BoxedStrategy<Event> {
     prop_oneof![
         begun().prop_map(|begun| Event::EffectBegun(Box::new(begun))),
         (effect_identity(), outcome()).prop_map(|(identity, outcome)| Event::EffectFinished { identity, outcome }),
+        effect_dead_lettered().prop_map(|failed| Event::EffectDeadLettered(Box::new(failed))),
+        ((topic(), group(), partition()), vec(cumulative_ack(), 0..4)).prop_map(|((topic, group, partition), acks)| {
+            Event::CumulativelyAcked { topic, group, partition, acks }
+        }),
         (effect_identity(), time()).prop_map(|(identity, until)| Event::EffectRenewed { identity, until }),
         effect_identity().prop_map(|identity| Event::EffectForgotten { identity }),
         (namespace, number()).prop_map(|(namespace, count)| Event::EffectsExpired { namespace, count }),
@@ -442,6 +488,7 @@ fn of_topics() -> BoxedStrategy<Event> {
             Event::TopicCreated { topic, name, partitions, retention }
         }),
         topic().prop_map(|topic| Event::TopicDeleted { topic }),
+        (topic(), retention()).prop_map(|(topic, retention)| Event::RetentionChanged { topic, retention }),
         ((topic(), partition(), offset()), body(), dedupe()).prop_map(
             |((topic, partition, offset), body, (dedupe, skipped))| Event::Produced {
                 topic,
@@ -458,123 +505,6 @@ fn of_topics() -> BoxedStrategy<Event> {
             through
         }),
         (produce_scope(), number()).prop_map(|(scope, count)| Event::DedupeExpired { scope, count }),
-    ]
-    .boxed()
-}
-
-fn run() -> BoxedStrategy<RunImage> {
-    (0..u64::MAX, 1..9_u64, offset())
-        .prop_map(|(start, len, last_offset)| RunImage {
-            start: Position(start),
-            end: Position(start.saturating_add(len)),
-            last_offset,
-        })
-        .boxed()
-}
-
-fn delivery_state() -> BoxedStrategy<DeliveryState> {
-    let phase = prop_oneof![
-        time().prop_map(|until| Phase::Leased { until }),
-        time().prop_map(|not_before| Phase::Queued { not_before }),
-    ];
-    let last_error =
-        prop_oneof![Just(LastError::Nothing), Just(LastError::AckTimeout), shared_text().prop_map(LastError::Reason),];
-    ((offset(), number32(), number32()), token(), owner_name(), phase, last_error)
-        .prop_map(|((offset, attempts, failures), token, owner, phase, last_error)| DeliveryState {
-            offset,
-            attempts,
-            failures,
-            token,
-            owner,
-            phase,
-            last_error,
-        })
-        .boxed()
-}
-
-fn image() -> BoxedStrategy<Image> {
-    let of_topic = (topic(), topic_name(), number32(), retention(), offset(), group()).prop_map(
-        |(topic, name, partitions, retention, next_offset, next_group)| Image::Topic {
-            topic,
-            name,
-            partitions,
-            retention,
-            next_offset,
-            next_group,
-        },
-    );
-    let of_partition = ((topic(), partition()), position(), of(offset()), position(), of(offset())).prop_map(
-        |((topic, partition), next_position, last_offset, trimmed_floor, trimmed_floor_offset)| Image::Partition {
-            topic,
-            partition,
-            next_position,
-            last_offset,
-            trimmed_floor,
-            trimmed_floor_offset,
-        },
-    );
-    let at = (topic(), partition(), position(), offset(), time());
-    let message =
-        (at, number32(), any::<bool>(), of(group()), body()).prop_map(
-            |((topic, partition, position, offset, produced_at), acked_in, retained, visible_to, body)| {
-                Image::Message { topic, partition, position, offset, produced_at, acked_in, retained, visible_to, body }
-            },
-        );
-    let identity = (produce_scope(), text(), text(), partition(), offset(), time()).prop_map(
-        |(scope, tenant, key, partition, offset, expires_at)| Image::DedupeEntry {
-            scope,
-            tenant,
-            key,
-            partition,
-            offset,
-            expires_at,
-        },
-    );
-    let group_of = || (topic(), group());
-    prop_oneof![
-        (time(), wall_clock(), boot(), topic()).prop_map(|(clock, wall_clock, boot, next_topic)| Image::Origin {
-            clock,
-            wall_clock,
-            boot,
-            next_topic
-        }),
-        of_topic,
-        of_partition,
-        (topic(), partition(), run()).prop_map(|(topic, partition, run)| Image::TrimmedRun { topic, partition, run }),
-        message,
-        (group_of(), group_name(), any::<bool>(), number()).prop_map(|((topic, group), name, paused, skipped)| {
-            Image::Group { topic, group, name, paused, skipped }
-        }),
-        (group_of(), partition(), position(), of(offset())).prop_map(
-            |((topic, group), partition, floor, floor_offset)| Image::Floor {
-                topic,
-                group,
-                partition,
-                floor,
-                floor_offset
-            }
-        ),
-        (group_of(), partition(), run()).prop_map(|((topic, group), partition, run)| Image::AckedRun {
-            topic,
-            group,
-            partition,
-            run
-        }),
-        (message_ref(), delivery_state())
-            .prop_map(|(message_ref, delivery)| Image::DeliveryState { message_ref, delivery }),
-        identity,
-        (group_of(), partition(), position()).prop_map(|((topic, group), partition, below)| Image::Replayed {
-            topic,
-            group,
-            partition,
-            below
-        }),
-        (effect_identity(), effect()).prop_map(|(identity, effect)| Image::Effect { identity, effect }),
-        (token(), completion()).prop_map(|(token, completion)| Image::Completion { token, completion }),
-        ((group_of(), partition(), offset()), of(token()), time()).prop_map(|(message, token, until)| {
-            let ((topic, group), partition, offset) = message;
-            Image::Winner { message: OffsetRef { topic, group, partition, offset }, winner: Winner { token, until } }
-        }),
     ]
     .boxed()
 }

@@ -1,0 +1,96 @@
+//! Retained messages: their memory over all topics, the partition with the oldest, and the timers that remove them.
+
+use std::collections::BTreeSet;
+
+use super::Index;
+use crate::state::{Partition, State, Topic};
+use crate::types::{PartitionId, Timestamp, TopicId};
+
+/// The retained messages of all topics.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Retained {
+    memory: u64,
+    /// The partitions with retained messages, ordered by the time of the oldest.
+    oldest: BTreeSet<(Timestamp, TopicId, PartitionId)>,
+}
+
+/// The partition with the oldest retained message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OldestRetained {
+    pub(crate) topic: TopicId,
+    pub(crate) partition: PartitionId,
+    /// The oldest one of the other partitions.
+    next: Option<(Timestamp, TopicId, PartitionId)>,
+}
+
+impl OldestRetained {
+    /// Whether a message of the partition is older than those of all other partitions.
+    pub(crate) fn includes(&self, produced_at: Timestamp) -> bool {
+        self.next.is_none_or(|next| (produced_at, self.topic, self.partition) < next)
+    }
+}
+
+/// The retained messages of a partition.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RetainedInPartition {
+    memory: u64,
+    oldest: Option<Timestamp>,
+}
+
+impl Retained {
+    /// The memory of all retained messages.
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    /// The partition with the oldest retained message.
+    pub(crate) fn oldest(&self) -> Option<OldestRetained> {
+        let mut oldest = self.oldest.iter();
+        let (_, topic, partition) = *oldest.next()?;
+        Some(OldestRetained { topic, partition, next: oldest.next().copied() })
+    }
+
+    fn replace(&mut self, key: (TopicId, PartitionId), before: RetainedInPartition, after: RetainedInPartition) {
+        self.memory = self.memory - before.memory + after.memory;
+        if before.oldest == after.oldest {
+            return;
+        }
+        let entry = |at| (at, key.0, key.1);
+        if let Some(at) = before.oldest {
+            self.oldest.remove(&entry(at));
+        }
+        if let Some(at) = after.oldest {
+            self.oldest.insert(entry(at));
+        }
+    }
+}
+
+impl Index {
+    pub(super) fn update_retained(&mut self, state: &State, topic: TopicId, partition: PartitionId) {
+        let durable = state.topic(topic).expect("the topic of a partition exists");
+        let messages = durable.partition(partition).expect("the record names a partition of the topic");
+        self.update_retained_of(durable, partition, messages);
+    }
+
+    /// Counts the retained messages of a partition and sets the timer that removes the oldest.
+    pub(super) fn update_retained_of(&mut self, topic: &Topic, partition: PartitionId, messages: &Partition) {
+        let oldest = messages.oldest_retained().map(|(_, message)| message.produced_at);
+        let after = RetainedInPartition { memory: messages.retained_memory(), oldest };
+        let slot = &mut self.topic_mut(topic.id()).retained[partition.0 as usize];
+        let before = std::mem::replace(slot, after);
+        self.retained.replace((topic.id(), partition), before, after);
+        let retention = topic.retention();
+        let at = match retention.bytes {
+            // The excess is due at once.
+            Some(max) if messages.retained_load().bytes > max => Some(Timestamp(0)),
+            _ => oldest.zip(retention.age).map(|(oldest, age)| oldest.after(age)),
+        };
+        self.timers.set_retention(topic.id(), partition, at);
+    }
+
+    /// Forgets the retained messages of a partition that is deleted.
+    pub(super) fn forget_retained(&mut self, topic: TopicId, partition: PartitionId, retained: RetainedInPartition) {
+        self.retained.replace((topic, partition), retained, RetainedInPartition::default());
+        self.timers.set_retention(topic, partition, None);
+    }
+}

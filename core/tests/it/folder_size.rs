@@ -1,0 +1,182 @@
+//! The size of the log's files: bounded by what is live and a constant, whatever happened before.
+
+use super::test_broker::*;
+use driftq_core::PipelineConfig;
+use driftq_core::faults::NoFaults;
+use driftq_core::log::{FileId, HEADER_BYTES, Storage};
+use driftq_core::types::*;
+
+const SEGMENT: u64 = 256 << 10;
+const SMALLEST: u64 = 16 << 10;
+
+fn config() -> PipelineConfig {
+    PipelineConfig {
+        segment_bytes: SEGMENT,
+        segment_bytes_min: SMALLEST,
+        reserve_bytes: 8 << 10,
+        snapshot_every_segments: 4,
+        rest_after: Some(Millis(2_000)),
+        ..small_config()
+    }
+}
+
+fn segments(broker: &mut TestBroker) -> Vec<u64> {
+    let files = broker.storage.list().unwrap();
+    files.iter().filter(|info| matches!(info.file, FileId::Segment(_))).map(|info| info.len).collect()
+}
+
+fn size(broker: &mut TestBroker) -> u64 {
+    broker.storage.list().unwrap().iter().map(|info| info.len).sum()
+}
+
+fn close(mut broker: TestBroker) -> TestBroker {
+    broker.pipeline.close();
+    broker.run_until_idle();
+    assert!(broker.pipeline.is_closed());
+    TestBroker::open(broker.storage.crash(), broker.config.clone(), broker.now, NoFaults)
+}
+
+/// Produces a message and acks it.
+fn pass_message(broker: &mut TestBroker, bytes: usize) {
+    broker.produce("t", &"x".repeat(bytes));
+    let delivery = broker.expect_delivery();
+    broker.ack(claim("t", "g", "w", &delivery)).unwrap();
+}
+
+#[test]
+fn clean_and_unclean_restarts_keep_the_folder_small() {
+    for is_clean in [true, false] {
+        let mut broker = TestBroker::with(config(), NoFaults);
+        broker.topic("t", 1);
+        for _ in 0..40 {
+            if is_clean {
+                broker = close(broker);
+            } else {
+                broker.crash();
+            }
+            assert!(segments(&mut broker).len() <= 2 * 4 + 3, "{:?}", segments(&mut broker));
+            assert!(size(&mut broker) <= 2 * SMALLEST + 12 * 3 * HEADER_BYTES as u64, "{:?}", segments(&mut broker));
+        }
+        assert_eq!(broker.topics(), ["t"]);
+    }
+}
+
+#[test]
+fn cleanly_closed_segment_is_cut_to_what_it_holds_and_is_still_clean() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    broker.pipeline.close();
+    broker.run_until_idle();
+    let written = broker.storage.bytes(FileId::Segment(1)).unwrap().len() as u64;
+    assert_eq!(segments(&mut broker)[0], written);
+    let broker = TestBroker::open(broker.storage.crash(), config(), broker.now, NoFaults);
+    assert!(broker.recovered.clean);
+    assert!(broker.recovered.notices.iter().all(|notice| notice.to_string().contains("never begun")));
+}
+
+#[test]
+fn full_segments_are_followed_by_larger_ones() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    broker.subscribe("t", "g", "w");
+    assert_eq!(segments(&mut broker), [SMALLEST; 2]);
+    for _ in 0..1_000 {
+        pass_message(&mut broker, 1_000);
+    }
+    assert_eq!(segments(&mut broker).iter().rev().take(2).max(), Some(&SEGMENT));
+}
+
+#[test]
+fn record_too_large_for_the_smallest_segment_is_accepted_once_a_larger_one_is_ready() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    let large = || driftq_core::command::Produce::new(topic("t"), "", vec![7; 100 << 10]);
+    assert_eq!(broker.try_produce(large()).map(drop), Err(overloaded(driftq_core::reply::Overload::Log)));
+    broker.try_produce(large()).unwrap();
+    broker.crash();
+    assert_eq!(broker.stored_messages("t", 0).len(), 1);
+}
+
+#[test]
+fn broker_at_rest_without_live_messages_keeps_two_small_segments() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    broker.subscribe("t", "g", "w");
+    for _ in 0..1_000 {
+        pass_message(&mut broker, 1_000);
+    }
+    assert!(size(&mut broker) > SEGMENT);
+    broker.advance(5_000);
+    assert_eq!(segments(&mut broker), [SMALLEST; 2]);
+    assert_eq!(broker.pipeline.snapshots().len(), 2);
+    let before = broker.pipeline.broker().counters().appended;
+    let files = broker.storage.list().unwrap();
+    broker.advance(3_600_000);
+    assert_eq!(broker.pipeline.broker().counters().appended, before);
+    assert_eq!(broker.storage.list().unwrap(), files, "a broker at rest does nothing");
+    let digest = broker.digest();
+    broker.crash();
+    assert_eq!(broker.stored_values("t"), [""; 0]);
+    assert_ne!(broker.digest(), digest, "the boot counts");
+    broker.subscribe("t", "g", "w");
+    pass_message(&mut broker, 1_000);
+}
+
+#[test]
+fn broker_at_rest_with_live_messages_keeps_them() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    for number in 0..500 {
+        broker.produce("t", &format!("{number} {}", "x".repeat(1_000)));
+    }
+    broker.advance(60_000);
+    assert_eq!(segments(&mut broker).len(), 2);
+    broker.crash();
+    assert_eq!(broker.stored_values("t").len(), 500);
+}
+
+#[test]
+fn retained_messages_go_before_a_produce_is_refused_on_a_full_disk() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic_with_retention("t", Some(3_600_000), None);
+    broker.subscribe("t", "g", "w");
+    for _ in 0..300 {
+        pass_message(&mut broker, 1_000);
+    }
+    assert_eq!(broker.stored_messages("t", 0).len(), 300, "all are retained");
+    // No space for a snapshot of what is retained.
+    let budget = size(&mut broker) + (64 << 10);
+    broker.storage.set_budget(Some(budget));
+    for _ in 0..1_000 {
+        broker.produce("t", &"x".repeat(1_000));
+        broker.advance(20);
+        let delivery = broker.expect_delivery();
+        broker.ack(claim("t", "g", "w", &delivery)).unwrap();
+    }
+    assert!(broker.pipeline.broker().counters().reclaimed > 0);
+}
+
+#[test]
+fn full_broker_that_is_drained_takes_messages_again_within_five_seconds_without_traffic() {
+    // The reserve is enough for all acks.
+    let config = PipelineConfig { segment_bytes_min: 96 << 10, reserve_bytes: 64 << 10, ..config() };
+    for retention in [None, Some(3_600_000)] {
+        let mut broker = TestBroker::with(config.clone(), NoFaults);
+        broker.topic_with_retention("t", retention, None);
+        broker.subscribe_with("t", "g", "w", |request| {
+            request.prefetch = 10_000;
+            request.lease = Some(Millis(1_000_000));
+        });
+        let budget = size(&mut broker) + (600 << 10);
+        broker.storage.set_budget(Some(budget));
+        let produce = || driftq_core::command::Produce::new(topic("t"), "", vec![7; 1_000]);
+        while broker.try_produce(produce()).is_ok() {}
+        broker.advance(60_000);
+        assert_eq!(broker.try_produce(produce()).map(drop), Err(driftq_core::Refusal::StorageFull));
+        for delivery in broker.delivered() {
+            broker.ack(claim("t", "g", "w", &delivery)).unwrap();
+        }
+        broker.advance(5_000);
+        broker.try_produce(produce()).expect("the drained broker takes messages again");
+    }
+}

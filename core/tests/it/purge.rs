@@ -1,0 +1,103 @@
+//! Purge: every message that a topic stores is removed in one step.
+
+use super::test_broker::*;
+use driftq_core::command::{Claim, Purge, Redrive, RedriveSelection, SeekTo, TokenClaim};
+use driftq_core::types::*;
+use driftq_core::{Command, Refusal, Reply};
+
+fn purge(broker: &mut TestBroker, name: &str) -> Result<u64, Refusal> {
+    match broker.send(Command::Purge(Purge { topic: topic(name) }))? {
+        Reply::Purged { count } => Ok(count),
+        other => panic!("unexpected reply to a purge: {other:?}"),
+    }
+}
+
+#[test]
+fn purge_removes_ready_delayed_leased_waiting_and_retained_messages() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        broker.topic_with_retention("t", Some(1_000_000), None);
+        broker.group("t", "other");
+        let consumer = broker.subscribe("t", "g", "w");
+        broker.produce("t", "retained in g");
+        let acked = broker.expect_delivery();
+        broker.ack(claim("t", "g", "w", &acked)).unwrap();
+        broker.produce_with("t", "waiting", |request| request.envelope.retry_policy = Some(policy(0, 60_000, 60_000)));
+        let failed = broker.expect_delivery();
+        broker.nack(claim("t", "g", "w", &failed), "no").unwrap();
+        broker.produce("t", "leased");
+        broker.expect_delivery();
+        broker.unsubscribe(consumer);
+        broker.produce_with("t", "delayed", |request| request.delay = Some(Millis(60_000)));
+        broker.produce_with("t", "urgent", |request| request.envelope.priority = Priority::new(3));
+        broker.produce("t", "ready");
+        broker.restart(restart);
+        assert_eq!(purge(&mut broker, "t"), Ok(6));
+        assert_eq!(purge(&mut broker, "t"), Ok(0), "nothing is left");
+        broker.produce("t", "later");
+        broker.restart(restart);
+        for name in ["g", "other", "later"] {
+            broker.subscribe("t", name, "w");
+            assert_eq!(broker.delivered_values(), ["later"], "{name}");
+            broker.seek("t", name, SeekTo::Earliest).unwrap();
+            assert_eq!(broker.delivered_values(), ["later"], "{name} after a seek");
+        }
+        broker.advance(120_000);
+        assert!(broker.delivered_values().iter().all(|value| value == "later"));
+        assert_eq!(broker.stored_values("t"), ["later"]);
+        assert_eq!(broker.topics(), ["t"], "a purged message is no dead letter");
+    }
+}
+
+#[test]
+fn ack_of_purged_message_is_refused_to_its_lease_and_confirmed_otherwise() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::with_topic(1);
+        broker.subscribe("t", "g", "w");
+        broker.produce("t", "a");
+        let leased = broker.expect_delivery();
+        assert_eq!(purge(&mut broker, "t"), Ok(1));
+        broker.restart(restart);
+        assert_eq!(broker.ack(claim("t", "g", "w", &leased)), Err(Refusal::StaleLease));
+        assert_eq!(broker.nack(claim("t", "g", "w", &leased), "no"), Err(Refusal::StaleLease));
+        let without_token = Claim { token: TokenClaim::Absent, ..claim("t", "g", "w", &leased) };
+        assert_eq!(broker.ack(without_token), Ok(()), "as for any done message");
+    }
+}
+
+#[test]
+fn purge_gives_back_credit_and_capacity() {
+    let mut broker = TestBroker::with_limits(|limits| (limits.partition_messages_max, limits.in_flight_max) = (2, 1));
+    broker.topic("t", 1);
+    broker.subscribe_with("t", "g", "w", |request| request.prefetch = 1);
+    broker.produce("t", "a");
+    broker.produce("t", "b");
+    broker.expect_delivery();
+    assert_eq!(purge(&mut broker, "t"), Ok(2));
+    broker.produce("t", "c");
+    broker.produce("t", "d");
+    assert_eq!(broker.delivered_values(), ["c"], "the ended lease takes no credit");
+}
+
+#[test]
+fn purged_dead_letter_is_not_redriven() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.produce_with("t", "a", |request| request.envelope.retry_policy = Some(policy(1, 0, 0)));
+    broker.subscribe("t", "g", "w");
+    let failed = broker.expect_delivery();
+    broker.nack(claim("t", "g", "w", &failed), "no").unwrap();
+    assert_eq!(purge(&mut broker, "dlq.t"), Ok(1));
+    let redrive = Redrive { topic: topic("t"), which: RedriveSelection::All, limit: 9 };
+    assert_eq!(broker.send(Command::Redrive(redrive)), Ok(Reply::Redriven { count: 0, rest: None }));
+    assert_eq!(purge(&mut broker, "absent"), Err(Refusal::UnknownTopic(topic("absent"))));
+}
+
+#[test]
+fn duplicate_of_purged_message_is_still_a_duplicate() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.try_produce(identified("t", "a", "k")).unwrap();
+    assert_eq!(purge(&mut broker, "t"), Ok(1));
+    let again = broker.try_produce(identified("t", "a", "k")).unwrap();
+    assert!(again.duplicate);
+    assert_eq!(broker.stored_values("t"), [""; 0]);
+}

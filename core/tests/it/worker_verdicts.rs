@@ -1,0 +1,113 @@
+//! What a worker or an operator decides beyond a plain ack or nack: no retry, a cumulative ack, the end of a lease.
+
+use super::test_broker::*;
+use driftq_core::Command;
+use driftq_core::command::{AckCumulative, ExpireLease, Nack, Retry};
+use driftq_core::types::*;
+
+fn never(claim: driftq_core::command::Claim) -> Command {
+    Command::Nack(Nack { claim, reason: "no".into(), retry: Retry::Never })
+}
+
+fn up_to(offset: u64, owner_name: &str) -> Command {
+    let (topic, group, owner) = (topic("t"), group("g"), owner(owner_name));
+    Command::AckCumulative(AckCumulative { topic, group, partition: PartitionId(0), offset: Offset(offset), owner })
+}
+
+fn expire(offset: u64) -> Command {
+    let (topic, group, partition) = (topic("t"), group("g"), PartitionId(0));
+    Command::ExpireLease(ExpireLease { topic, group, partition, offset: Offset(offset) })
+}
+
+#[test]
+fn non_retryable_nack_is_counted_under_its_reason() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.subscribe("t", "g", "w");
+    broker.produce("t", "a");
+    let delivery = broker.expect_delivery();
+    broker.send(never(claim("t", "g", "w", &delivery))).unwrap();
+    let counts = broker.pipeline.broker().dead_lettered().clone();
+    assert_eq!(counts, [((topic("t"), DeadReason::NonRetryable), 1)].into());
+    assert_eq!(broker.pipeline.broker().counters().nacked, 1);
+    assert_eq!(DeadReason::NonRetryable.as_str(), "non_retryable");
+}
+
+#[test]
+fn non_retryable_nack_after_expiry_is_an_answer_of_its_stream() {
+    let mut config = small_config();
+    config.limits = Limits { adaptive_credit: true, ..Limits::production() };
+    let mut broker = TestBroker::with(config, driftq_core::faults::NoFaults);
+    broker.topic("t", 1);
+    let once = |request: &mut driftq_core::command::Produce| {
+        request.envelope.retry_policy = Some(policy(1, 60_000, 60_000));
+    };
+    broker.produce("t", "first");
+    broker.produce_with("t", "second", once);
+    let stream = broker.subscribe_with("t", "g", "w", |request| request.lease = Some(Millis(1_000)));
+    let first = broker.delivered().remove(0);
+    // Without further credit the expired message stays in its queue.
+    broker.set_prefetch(stream, 0);
+    broker.advance(1_000);
+    assert_eq!(broker.topics(), ["t"], "an expiry behind the oldest delivery kills nothing");
+    broker.send(never(claim("t", "g", "w", &first))).unwrap();
+    assert_eq!(broker.stored_values("dlq.t"), ["first"]);
+    broker.set_prefetch(stream, 1);
+    assert_eq!(broker.progress("t", "g").lag, 1);
+    broker.advance(60_000);
+    broker.delivered();
+    broker.advance(1_000);
+    assert_eq!(broker.stored_values("dlq.t"), ["first", "second"], "its delivery is the oldest now");
+}
+
+#[test]
+fn cumulative_ack_is_one_record() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.subscribe("t", "g", "w");
+    broker.produce("t", "a");
+    broker.produce("t", "b");
+    let appended = |broker: &TestBroker| broker.pipeline.broker().counters().appended;
+    let before = appended(&broker);
+    broker.send(up_to(1, "w")).unwrap();
+    assert_eq!(appended(&broker), before + 1);
+    broker.send(up_to(1, "w")).unwrap();
+    assert_eq!(appended(&broker), before + 1, "nothing is left to ack");
+}
+
+#[test]
+fn cumulative_ack_survives_every_restart() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::with_topic(1);
+        broker.subscribe("t", "g", "w");
+        broker.produce("t", "a");
+        broker.produce("t", "b");
+        broker.send(up_to(0, "w")).unwrap();
+        assert_eq!(broker.pipeline.broker().counters().acked, 1);
+        broker.restart(restart);
+        let progress = broker.progress("t", "g");
+        assert_eq!((progress.floor, progress.lag), (Some(Offset(0)), 1));
+    }
+}
+
+#[test]
+fn cumulative_ack_of_another_worker_changes_nothing() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.subscribe("t", "g", "w");
+    broker.produce("t", "a");
+    broker.send(up_to(9, "x")).unwrap();
+    assert_eq!(broker.progress("t", "g").in_flight, 1);
+    let delivery = broker.expect_delivery();
+    broker.ack(claim("t", "g", "w", &delivery)).unwrap();
+}
+
+#[test]
+fn ended_lease_counts_as_a_failure_and_is_redelivered_at_once() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.subscribe("t", "g", "w");
+    broker.produce("t", "a");
+    broker.expect_delivery();
+    broker.send(expire(0)).unwrap();
+    let again = broker.expect_delivery();
+    assert_eq!((again.attempts, again.failures), (2, 1));
+    assert_eq!(again.last_error.as_str(), "ack_timeout");
+    assert_eq!(broker.pipeline.broker().counters().expired, 1);
+}

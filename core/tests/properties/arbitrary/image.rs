@@ -1,0 +1,138 @@
+//! Strategies for the entries of a snapshot.
+
+use driftq_core::record::{Image, RunImage};
+use driftq_core::types::{DeliveryState, LastError, OffsetRef, Phase, Position, Winner};
+use proptest::option::of;
+use proptest::prelude::*;
+
+use super::{
+    body, boot, completion, effect, effect_identity, group, group_name, message_ref, number, number32, offset, origin,
+    owner_name, partition, position, produce_scope, retention, shared_text, text, time, token, topic, topic_name,
+    wall_clock,
+};
+
+fn run() -> BoxedStrategy<RunImage> {
+    (0..u64::MAX, 1..9_u64, offset())
+        .prop_map(|(start, len, last_offset)| RunImage {
+            start: Position(start),
+            end: Position(start.saturating_add(len)),
+            last_offset,
+        })
+        .boxed()
+}
+
+fn delivery_state() -> BoxedStrategy<DeliveryState> {
+    let phase = prop_oneof![
+        time().prop_map(|until| Phase::Leased { until }),
+        time().prop_map(|not_before| Phase::Queued { not_before }),
+    ];
+    let last_error =
+        prop_oneof![Just(LastError::Nothing), Just(LastError::AckTimeout), shared_text().prop_map(LastError::Reason),];
+    ((offset(), number32(), number32()), token(), owner_name(), phase, last_error)
+        .prop_map(|((offset, attempts, failures), token, owner, phase, last_error)| DeliveryState {
+            offset,
+            attempts,
+            failures,
+            token,
+            owner,
+            phase,
+            last_error,
+        })
+        .boxed()
+}
+
+/// Any entry of a snapshot.
+pub(super) fn image() -> BoxedStrategy<Image> {
+    let of_topic = (topic(), topic_name(), number32(), retention(), offset(), group()).prop_map(
+        |(topic, name, partitions, retention, next_offset, next_group)| Image::Topic {
+            topic,
+            name,
+            partitions,
+            retention,
+            next_offset,
+            next_group,
+        },
+    );
+    let of_partition = ((topic(), partition()), position(), of(offset()), position(), of(offset())).prop_map(
+        |((topic, partition), next_position, last_offset, trimmed_floor, trimmed_floor_offset)| Image::Partition {
+            topic,
+            partition,
+            next_position,
+            last_offset,
+            trimmed_floor,
+            trimmed_floor_offset,
+        },
+    );
+    let at = (topic(), partition(), position(), offset(), time());
+    let message =
+        (at, number32(), any::<bool>(), of(group()), body()).prop_map(
+            |((topic, partition, position, offset, produced_at), acked_in, retained, visible_to, body)| {
+                Image::Message { topic, partition, position, offset, produced_at, acked_in, retained, visible_to, body }
+            },
+        );
+    let identity = (produce_scope(), text(), text(), partition(), offset(), time()).prop_map(
+        |(scope, tenant, key, partition, offset, expires_at)| Image::DedupeEntry {
+            scope,
+            tenant,
+            key,
+            partition,
+            offset,
+            expires_at,
+        },
+    );
+    let group_of = || (topic(), group());
+    prop_oneof![
+        (time(), wall_clock(), boot(), topic()).prop_map(|(clock, wall_clock, boot, next_topic)| Image::Origin {
+            clock,
+            wall_clock,
+            boot,
+            next_topic
+        }),
+        of_topic,
+        of_partition,
+        (topic(), partition(), run()).prop_map(|(topic, partition, run)| Image::TrimmedRun { topic, partition, run }),
+        message,
+        (group_of(), group_name(), any::<bool>(), number(), origin(), any::<bool>()).prop_map(
+            |((topic, group), name, paused, skipped, origin, has_acked)| Image::Group {
+                topic,
+                group,
+                name,
+                paused,
+                skipped,
+                origin,
+                has_acked,
+            }
+        ),
+        (group_of(), partition(), position(), of(offset())).prop_map(
+            |((topic, group), partition, floor, floor_offset)| Image::Floor {
+                topic,
+                group,
+                partition,
+                floor,
+                floor_offset
+            }
+        ),
+        (group_of(), partition(), run()).prop_map(|((topic, group), partition, run)| Image::AckedRun {
+            topic,
+            group,
+            partition,
+            run
+        }),
+        (message_ref(), delivery_state())
+            .prop_map(|(message_ref, delivery)| Image::DeliveryState { message_ref, delivery }),
+        identity,
+        (group_of(), partition(), position()).prop_map(|((topic, group), partition, below)| Image::Replayed {
+            topic,
+            group,
+            partition,
+            below
+        }),
+        (effect_identity(), effect()).prop_map(|(identity, effect)| Image::Effect { identity, effect }),
+        (token(), completion()).prop_map(|(token, completion)| Image::Completion { token, completion }),
+        ((group_of(), partition(), offset()), of(token()), time()).prop_map(|(message, token, until)| {
+            let ((topic, group), partition, offset) = message;
+            Image::Winner { message: OffsetRef { topic, group, partition, offset }, winner: Winner { token, until } }
+        }),
+    ]
+    .boxed()
+}

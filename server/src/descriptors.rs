@@ -1,0 +1,60 @@
+//! File descriptors: the limit is raised, some are kept for the log and the process itself, and connections get the
+//! rest.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::config::Settings;
+
+/// Descriptors that are not connections of clients: standard streams, listener, event queues, the lock and the folder,
+/// the log's segments and snapshots, and a few to spare for what libraries open for a moment.
+const RESERVED: u64 = 64;
+/// Descriptors of a router's webhook: requests in progress and idle connections.
+const RESERVED_FOR_WEBHOOK: u64 = 80;
+
+/// Raises the limit on descriptors to its maximum and lowers `connections_max` to what it leaves, with a warning.
+pub(crate) fn fit(mut settings: Settings) -> Settings {
+    let Some(limit) = raise_limit() else { return settings };
+    let reserved = RESERVED + if settings.router.webhook.is_some() { RESERVED_FOR_WEBHOOK } else { 0 };
+    let left = connections_within(limit, reserved);
+    if left < settings.http.connections_max {
+        tracing::warn!(
+            connections_max = left,
+            "the limit on open files ({limit}) leaves {left} connections, not the configured {}; raise it \
+                (LimitNOFILE, ulimit -n)",
+            settings.http.connections_max
+        );
+        settings.http.connections_max = left;
+    }
+    settings
+}
+
+/// The connections that a limit leaves. At least an eighth of it, so that a broker with a very low limit starts; what
+/// the log lacks then is waited for.
+fn connections_within(limit: u64, reserved: u64) -> usize {
+    usize::try_from(limit.saturating_sub(reserved).max(limit / 8).max(1)).unwrap_or(usize::MAX)
+}
+
+/// Raises the soft limit to the hard one and returns the limit that holds; `None` if there is none.
+fn raise_limit() -> Option<u64> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
+        tracing::warn!("cannot raise the limit on open files, it stays at {current:?}: {error}");
+        return current;
+    }
+    maximum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_get_what_the_reserve_leaves() {
+        assert_eq!(connections_within(1_024, RESERVED), 960);
+        assert_eq!(connections_within(1_024, RESERVED + RESERVED_FOR_WEBHOOK), 880);
+        assert_eq!(connections_within(64, RESERVED), 8, "a low limit leaves a few");
+        assert_eq!(connections_within(1, RESERVED), 1);
+    }
+}

@@ -1,0 +1,73 @@
+//! The size of the log's files: bounded by what is live and a constant, whatever happened before.
+
+use driftq_core::log::FileId;
+
+use super::catalog::{self, sentence};
+use super::verdict::Verdict;
+
+/// What a closed segment may take beyond its data: zeros that show where it ends.
+const SLACK_BYTES: u64 = 2 * 4_096;
+
+/// A segment on the disk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SegmentFile {
+    pub(crate) file: FileId,
+    /// Bytes written to it.
+    pub(crate) written: u64,
+    /// Bytes it takes.
+    pub(crate) allocated: u64,
+}
+
+#[doc = sentence!(segments_are_cut)]
+///
+/// For a world without pending I/O. The last two segments are the current and the next.
+pub(crate) fn segments_are_cut(segments: &[SegmentFile]) -> Verdict {
+    let closed = &segments[..segments.len().saturating_sub(2)];
+    let uncut = closed.iter().find(|segment| segment.allocated > segment.written + SLACK_BYTES);
+    catalog::SEGMENTS_ARE_CUT
+        .holds(uncut.is_none(), || uncut.map_or_else(String::new, |segment| format!("{}: {segment:?}", segment.file)))
+}
+
+#[doc = sentence!(segments_are_few)]
+///
+/// For a world without pending I/O whose disk was not full. A snapshot is taken after `every` segments; `begun` is the
+/// number of those begun since the last one.
+pub(crate) fn segments_are_few(begun: u64, every: u64) -> Verdict {
+    catalog::SEGMENTS_ARE_FEW
+        .holds(begun <= every, || format!("{begun} segments since the last, one due every {every}"))
+}
+
+#[doc = sentence!(rests_small)]
+///
+/// For a log at rest; `largest` is the size of a segment without live messages, if there are none.
+pub(crate) fn rests_small(segments: &[SegmentFile], largest: Option<u64>) -> Verdict {
+    let is_small = |segment: &SegmentFile| largest.is_none_or(|largest| segment.allocated <= largest);
+    let good = segments.len() <= 2 && segments.iter().all(is_small);
+    catalog::RESTS_SMALL.holds(good, || format!("{segments:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariants::tests::fixtures::*;
+
+    fn segments(allocated: &[u64]) -> Vec<SegmentFile> {
+        let segment = |(sequence, allocated): (u64, &u64)| SegmentFile {
+            file: FileId::Segment(sequence),
+            written: 5_000,
+            allocated: *allocated,
+        };
+        (1..).zip(allocated).map(segment).collect()
+    }
+
+    #[test]
+    fn uncut_or_numerous_segments_are_a_violation() {
+        holds(segments_are_cut(&segments(&[5_000, 65_536, 65_536])));
+        violates(catalog::SEGMENTS_ARE_CUT, segments_are_cut(&segments(&[65_536, 65_536, 65_536])));
+        holds(segments_are_few(2, 2));
+        violates(catalog::SEGMENTS_ARE_FEW, segments_are_few(3, 2));
+        holds(rests_small(&segments(&[65_536; 2]), None));
+        violates(catalog::RESTS_SMALL, rests_small(&segments(&[65_536; 2]), Some(16_384)));
+        violates(catalog::RESTS_SMALL, rests_small(&segments(&[5_000; 3]), None));
+    }
+}
