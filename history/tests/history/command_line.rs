@@ -184,7 +184,7 @@ fn every_example_of_a_help_text_runs() {
                 false => assert_eq!(code, Some(0), "{example}: {text}"),
                 // The history is forged, and there is no log that belongs to it.
                 true => {
-                    assert!(code == Some(2) && text.contains("driftq-data cannot be compared"), "{example}: {text}")
+                    assert!(code == Some(2) && text.contains("driftq-data cannot be compared"), "{example}: {text}");
                 }
             }
         }

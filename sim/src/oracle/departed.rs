@@ -4,7 +4,7 @@ use driftq_core::Refusal;
 use driftq_core::types::{GroupId, GroupOrigin, Millis, PartitionId, Timestamp, TopicId};
 
 use super::model::{EndOfLog, Model};
-use super::topic::{Progress, Topic};
+use super::topic::{Message, Progress, Topic};
 
 /// The most groups that one refusal marks, and that one call deletes.
 const PER_CALL: usize = 16;
@@ -149,7 +149,7 @@ impl Model {
 }
 
 fn retained_memory(topic: &Topic) -> u64 {
-    topic.messages.iter().filter(|message| message.is_retained).map(|message| message.memory()).sum()
+    topic.messages.iter().filter(|message| message.is_retained).map(Message::memory).sum()
 }
 
 /// Whether a group may be deleted without being asked for.

@@ -128,10 +128,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         match (&pending.command, worker) {
             (Command::Subscribe(subscribe), Some(worker)) => self.network.open(ticket, worker, subscribe),
-            (Command::Redrive(Redrive { topic, which, .. }), _) => {
-                if !matches!(which, RedriveSelection::Offsets(_)) {
-                    self.network.pending_redrives.insert(ticket, topic.clone());
-                }
+            (Command::Redrive(Redrive { topic, which, .. }), _) if !matches!(which, RedriveSelection::Offsets(_)) => {
+                self.network.pending_redrives.insert(ticket, topic.clone());
             }
             (Command::Store(store), Some(worker)) => {
                 if let StoreCommand::Begin(Begin { identity, .. })

@@ -6,7 +6,7 @@ use driftq_core::command::{
     TokenClaim,
 };
 use driftq_core::faults::Faults;
-use driftq_core::state::{Group, State, Topic};
+use driftq_core::state::{Group, Progress, State, Topic};
 use driftq_core::types::{GroupStart, *};
 
 use super::model::*;
@@ -257,7 +257,7 @@ fn cumulative(state: &State, command: &Command) -> Vec<Offset> {
         return Vec::new();
     };
     let progress = state.topic_named(topic).and_then(|topic| topic.group_named(group)?.progress(*partition));
-    let deliveries = progress.into_iter().flat_map(|progress| progress.deliveries());
+    let deliveries = progress.into_iter().flat_map(Progress::deliveries);
     let is_its = |entry: &&DeliveryState| entry.offset <= *offset && entry.owner == *owner;
     deliveries.map(|(_, entry)| entry).filter(is_its).map(|entry| entry.offset).collect()
 }

@@ -85,7 +85,7 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
         .into(),
         "change-retention" => ChangeRetention {
             name: args.positional_name("a topic")?,
-            age: setting(args, "retention", |text| parse_duration(text))?,
+            age: setting(args, "retention", parse_duration)?,
             bytes: setting(args, "retention_bytes", |text| {
                 text.parse().map_err(|_| format!("\"{text}\" is no number"))
             })?,
