@@ -195,7 +195,10 @@ impl Index {
         if step.effect.is_some() {
             self.schedule_effects_of(state, message_ref);
         }
-        self.set_sweep(state, &Sweep::Completions);
+        // All but the first are covered by the sweep of those before them.
+        if state.completions().len() == 1 {
+            self.set_sweep(state, &Sweep::Completions);
+        }
         if step.is_contested {
             self.schedule_winners(state);
         }
