@@ -422,14 +422,17 @@ impl<F: Faults> Broker<F> {
                 if let Aside::EndsGrant(token) = decision.aside {
                     self.index.leases.grants.ended(token);
                 }
-                self.hold_lease(record.event);
+                // Few records begin a lease: the event is moved for them alone.
+                if let Event::Extended { .. } | Event::EffectBegun(_) | Event::EffectRenewed { .. } = record.event {
+                    self.hold_lease(record.event);
+                }
             }
         }
         Ok(decision.reply)
     }
 
-    /// Holds the start of the lease that begins or is extended with `event`, if one does, until the record that was
-    /// just appended is durable.
+    /// Holds the start of the lease that begins or is extended with `event` until the record that was just appended is
+    /// durable.
     fn hold_lease(&mut self, event: Event) {
         match event {
             Event::Extended { message_ref, until } => {

@@ -273,7 +273,10 @@ impl Index {
         }
         let message_ref = &step.message_ref;
         self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
-        self.set_sweep(state, &Sweep::Completions);
+        // All but the first are covered by the sweep of those before them.
+        if state.completions().len() == 1 {
+            self.set_sweep(state, &Sweep::Completions);
+        }
         if let Some(slot) = &step.dead_letter {
             return self.dead_lettered(state, message_ref, slot);
         }
@@ -528,8 +531,11 @@ impl Index {
             Some(Phase::Queued { not_before }) if not_before > state.clock() => {
                 self.timers.set(not_before, Timer::Retry(*message_ref));
             }
-            // Without a delivery state its only delivery was withdrawn.
-            Some(Phase::Queued { .. }) | None => self.retry(state, message_ref),
+            Some(Phase::Queued { .. }) => self.retry(state, message_ref),
+            // Its only delivery was withdrawn. Its delay runs again if wall time was set back below its `deliver_at`;
+            // the end of the delay makes it ready.
+            None if self.is_delayed(message_ref.topic, message_ref.partition, message_ref.position) => {}
+            None => self.retry(state, message_ref),
             Some(Phase::Leased { .. }) => unreachable!("the record ended the lease"),
         }
     }

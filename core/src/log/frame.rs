@@ -61,24 +61,35 @@ impl CrcSeed {
         Self(hasher.finalize())
     }
 
+    /// The checksum of a frame's head, to be continued over its payload.
+    pub(super) fn sum_head(self, head: &[u8; FRAME_HEAD_BYTES]) -> u32 {
+        FrameSum::new(self).sum(head)
+    }
+}
+
+/// Computes the checksums of frames in one file. A hasher asks for the features of the processor when it is made, so
+/// one is made per file, not per frame.
+#[derive(Clone, Debug)]
+pub(super) struct FrameSum(Hasher);
+
+impl FrameSum {
+    pub(super) fn new(seed: CrcSeed) -> Self {
+        Self(Hasher::new_with_initial(seed.0))
+    }
+
     /// The checksum of a whole frame.
-    fn sum(self, frame: &[u8]) -> u32 {
-        let mut hasher = Hasher::new_with_initial(self.0);
+    fn sum(&self, frame: &[u8]) -> u32 {
+        let mut hasher = self.0.clone();
         hasher.update(&frame[..CRC_AT]);
         hasher.update(&frame[AFTER_CRC..]);
         hasher.finalize()
     }
 
     /// The checksum of a frame whose length field directly precedes the bytes behind the checksum field.
-    fn sum_contiguous(self, length_and_rest: &[u8]) -> u32 {
-        let mut hasher = Hasher::new_with_initial(self.0);
+    fn sum_contiguous(&self, length_and_rest: &[u8]) -> u32 {
+        let mut hasher = self.0.clone();
         hasher.update(length_and_rest);
         hasher.finalize()
-    }
-
-    /// The checksum of a frame's head, to be continued over its payload.
-    pub(super) fn sum_head(self, head: &[u8; FRAME_HEAD_BYTES]) -> u32 {
-        self.sum(head)
     }
 }
 
@@ -188,6 +199,16 @@ pub fn encode_with(
     head: &Head,
     write: impl FnOnce(&mut Vec<u8>),
 ) -> Result<u32, EncodeError> {
+    encode(out, &FrameSum::new(seed), head, write)
+}
+
+#[inline]
+fn encode(
+    out: &mut Vec<u8>,
+    sum: &FrameSum,
+    head: &Head,
+    write: impl FnOnce(&mut Vec<u8>),
+) -> Result<u32, EncodeError> {
     assert!(head.synced < head.lsn, "a frame can only record earlier LSNs as synced");
     if head.kind == 0 {
         return Err(EncodeError::BadKind { kind: 0 });
@@ -212,7 +233,7 @@ pub fn encode_with(
     // The checksum covers the length and everything behind the checksum field. With the length in that field it is one
     // slice.
     frame[CRC_AT..AFTER_CRC].copy_from_slice(&len);
-    let crc = seed.sum_contiguous(&frame[CRC_AT..]);
+    let crc = sum.sum_contiguous(&frame[CRC_AT..]);
     frame[..CRC_AT].copy_from_slice(&len);
     frame[CRC_AT..AFTER_CRC].copy_from_slice(&crc.to_le_bytes());
     Ok(crc)
@@ -225,6 +246,12 @@ pub fn encode_with(
 /// the bytes.
 #[inline]
 pub fn decode(bytes: &[u8], seed: CrcSeed) -> Result<Frame<'_>, FrameError> {
+    decode_with(bytes, &FrameSum::new(seed))
+}
+
+/// Like [`decode`], for many frames of one file.
+#[inline]
+pub(super) fn decode_with<'a>(bytes: &'a [u8], sum: &FrameSum) -> Result<Frame<'a>, FrameError> {
     let Some(head) = bytes.first_chunk::<FRAME_HEAD_BYTES>() else {
         return Err(FrameError::TooShort { needed: FRAME_HEAD_BYTES, found: bytes.len() });
     };
@@ -239,7 +266,7 @@ pub fn decode(bytes: &[u8], seed: CrcSeed) -> Result<Frame<'_>, FrameError> {
     let Some(frame) = bytes.get(..size) else {
         return Err(FrameError::TooShort { needed: size, found: bytes.len() });
     };
-    let computed = seed.sum(frame);
+    let computed = sum.sum(frame);
     if computed != raw.crc {
         return Err(FrameError::BadChecksum { stored: raw.crc, computed });
     }
@@ -279,9 +306,9 @@ impl RawHead {
 /// Writes consecutive frames: assigns LSNs and links each frame to the previous one.
 ///
 /// A refused frame leaves the chain unchanged, so the next frame gets its LSN.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct FrameChain {
-    seed: CrcSeed,
+    sum: FrameSum,
     last_lsn: Lsn,
     last_crc: u32,
 }
@@ -289,8 +316,8 @@ pub struct FrameChain {
 impl FrameChain {
     /// A chain that continues behind the frame with `last_lsn` and `last_crc`; both are 0 if there is none.
     #[must_use]
-    pub const fn new(seed: CrcSeed, last_lsn: Lsn, last_crc: u32) -> Self {
-        Self { seed, last_lsn, last_crc }
+    pub fn new(seed: CrcSeed, last_lsn: Lsn, last_crc: u32) -> Self {
+        Self { sum: FrameSum::new(seed), last_lsn, last_crc }
     }
 
     /// The LSN of the last written frame.
@@ -361,7 +388,7 @@ impl FrameChain {
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Lsn, EncodeError> {
         let head = Head { lsn: self.last_lsn.next(), prev_crc: self.last_crc, synced, kind, version };
-        self.last_crc = encode_with(out, self.seed, &head, write)?;
+        self.last_crc = encode(out, &self.sum, &head, write)?;
         self.last_lsn = head.lsn;
         Ok(head.lsn)
     }

@@ -3,7 +3,7 @@
 //! This module reads the frames of a segment up to the first invalid one. [`recovery`](super::recovery) decides whether
 //! that is the end of the log, a torn tail or corruption.
 
-use super::frame::{self, CrcSeed, Frame, FrameChain, FrameError};
+use super::frame::{self, CrcSeed, Frame, FrameChain, FrameError, FrameSum};
 use super::header::{BlockReader, BlockWriter, HEADER_BYTES, HeaderError, LogId, all_zero};
 use super::storage::{FileId, IoOp, WriteAt};
 use crate::types::Lsn;
@@ -156,7 +156,7 @@ pub struct Stop {
 #[derive(Clone, Debug)]
 pub struct SegmentReader<'a> {
     bytes: &'a [u8],
-    seed: CrcSeed,
+    sum: FrameSum,
     position: usize,
     last_lsn: Lsn,
     last_crc: u32,
@@ -169,7 +169,7 @@ impl<'a> SegmentReader<'a> {
     pub fn new(header: &SegmentHeader, bytes: &'a [u8]) -> Self {
         Self {
             bytes,
-            seed: header.seed(),
+            sum: FrameSum::new(header.seed()),
             position: HEADER_BYTES.min(bytes.len()),
             last_lsn: header.previous_lsn,
             last_crc: header.previous_crc,
@@ -203,7 +203,7 @@ impl<'a> SegmentReader<'a> {
 
     fn next_frame(&mut self) -> Result<Frame<'a>, StopReason> {
         let rest = &self.bytes[self.position..];
-        let frame = match frame::decode(rest, self.seed) {
+        let frame = match frame::decode_with(rest, &self.sum) {
             Ok(frame) => frame,
             Err(FrameError::Unwritten | FrameError::TooShort { .. }) if all_zero(rest) => return Err(StopReason::End),
             Err(error) => return Err(error.into()),

@@ -207,7 +207,7 @@ impl EffectStore {
                     self.groups.insert(topic.clone(), BTreeMap::new());
                 }
                 let groups = self.groups.get_mut(topic).expect("inserted above");
-                groups.entry(group.clone()).or_default()
+                groups.entry(group.clone()).or_insert_with(|| Arc::new(EffectTable::of_group()))
             }
         })
     }

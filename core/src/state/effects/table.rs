@@ -14,11 +14,17 @@ pub struct EffectTable {
     effects: CowMap<u64, (IdentityKey, Effect)>,
     /// When each effect is next checked for expiry.
     expiry_queue: CowMap<(Timestamp, u64), ()>,
-    tenants: BTreeMap<Text, u64>,
+    /// The number of effects of each tenant, in a table that can be dropped as a whole.
+    tenants: Option<BTreeMap<Text, u64>>,
     next: u64,
 }
 
 impl EffectTable {
+    /// The table of a group, which is dropped with the group.
+    pub(super) fn of_group() -> Self {
+        Self { tenants: Some(BTreeMap::new()), ..Self::default() }
+    }
+
     /// The effect of `key`, expired or not.
     #[must_use]
     pub(crate) fn get(&self, key: &IdentityKey) -> Option<&Effect> {
@@ -75,9 +81,9 @@ impl EffectTable {
         })
     }
 
-    /// The number of effects of each tenant.
+    /// The number of effects of each tenant of a group.
     pub(super) fn tenants(&self) -> impl Iterator<Item = (&Text, u64)> {
-        self.tenants.iter().map(|(tenant, count)| (tenant, *count))
+        self.tenants.iter().flatten().map(|(tenant, count)| (tenant, *count))
     }
 
     /// Adds an effect. Returns it and changes nothing if its key is known.
@@ -90,7 +96,9 @@ impl EffectTable {
         self.next += 1;
         self.expiry_queue.insert((effect.expiry_check_at(), number), ());
         self.effects.insert(number, (key, effect));
-        count_up(&mut self.tenants, tenant);
+        if let Some(tenants) = &mut self.tenants {
+            count_up(tenants, tenant);
+        }
         Ok(())
     }
 
@@ -113,7 +121,9 @@ impl EffectTable {
         let number = self.known.remove(key)?;
         let (_, effect) = self.effects.remove(&number).expect("every known number has an effect");
         self.expiry_queue.remove(&(effect.expiry_check_at(), number));
-        count_down(&mut self.tenants, tenant, 1);
+        if let Some(tenants) = &mut self.tenants {
+            count_down(tenants, tenant, 1);
+        }
         Some(effect)
     }
 
