@@ -8,7 +8,7 @@ mod support;
 use std::process::Command;
 
 use driftq_core::command::CreateTopic;
-use driftq_core::types::{Millis, TopicName};
+use driftq_core::types::{Millis, Retention, TopicName};
 use support::{BenchBroker, PLAIN, Shape};
 
 /// Two runs of different length; their difference excludes the cost of the setup.
@@ -27,7 +27,7 @@ fn main() {
         return;
     }
     println!("instructions per message (produce + deliver + ack, log included), per effect (begin + finish), per step");
-    for name in ["plain", "identity", "wide", "recovery", "effect", "step"] {
+    for name in ["plain", "retained", "identity", "wide", "recovery", "effect", "step"] {
         let (short, long) = (count(name, SHORT), count(name, LONG));
         let messages = ((LONG - SHORT) * support::BATCH) as u64;
         println!("{name:<12} {:>8}", (long - short) / messages);
@@ -36,6 +36,8 @@ fn main() {
 
 fn child(name: &str, batches: usize) {
     let shape = match name {
+        // Full after the setup: each acked message removes an older one.
+        "retained" => Shape { retention: Retention { age: Some(Millis(86_400_000)), bytes: Some(100_000) }, ..PLAIN },
         "identity" => Shape { with_identity: true, ..PLAIN },
         "wide" => Shape { partitions: 100, groups: 100, ..PLAIN },
         "recovery" => Shape { active: 0, ..PLAIN },
@@ -44,7 +46,7 @@ fn child(name: &str, batches: usize) {
     let mut broker = if name == "recovery" { BenchBroker::recoverable(shape) } else { BenchBroker::new(shape) };
     let next = TopicName::new("next").unwrap();
     if name == "step" {
-        let (partitions, retention) = (Some(1), Default::default());
+        let (partitions, retention) = (Some(1), Retention::NOTHING);
         broker.send(driftq_core::Command::CreateTopic(CreateTopic { name: next.clone(), partitions, retention }));
     }
     for _ in 0..batches {

@@ -58,10 +58,19 @@ pub struct Shape {
     pub consumers: usize,
     pub with_identity: bool,
     pub with_run: bool,
+    pub retention: Retention,
 }
 
-pub const PLAIN: Shape =
-    Shape { partitions: 1, groups: 1, active: 1, consumers: 1, with_identity: false, with_run: false };
+/// Acked messages are removed at once.
+pub const PLAIN: Shape = Shape {
+    partitions: 1,
+    groups: 1,
+    active: 1,
+    consumers: 1,
+    with_identity: false,
+    with_run: false,
+    retention: Retention::NOTHING,
+};
 
 impl BenchBroker {
     pub fn new(shape: Shape) -> Self {
@@ -101,7 +110,7 @@ impl BenchBroker {
         broker.send(Command::CreateTopic(CreateTopic {
             name: topic.clone(),
             partitions: Some(shape.partitions),
-            retention: Retention::default(),
+            retention: shape.retention,
         }));
         for group in broker.groups.clone() {
             broker.send(Command::CreateGroup(CreateGroup { topic: topic.clone(), group, start: GroupStart::Earliest }));

@@ -6,10 +6,13 @@ use crate::types::Position;
 /// A number for each position, 0 by default.
 ///
 /// Neighbours with the same number take one run, so that a change of a million positions costs as much as the runs in
-/// that range. A clone shares its runs. Two maps are equal if they have the same number for every position.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// that range. Extending the last run and shortening the first move nothing. A clone shares its runs. Two maps are
+/// equal if they have the same number for every position.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
-    /// Keyed by start. Disjoint, none empty, none of number 0; adjacent runs differ.
+    /// Every number below is 0. Only the first run can begin below: a run that is shortened keeps its key.
+    floor: Position,
+    /// Keyed by start. Disjoint, none empty, none of number 0, each ends above the floor; adjacent runs differ.
     runs: CowMap<Position, CountRun>,
 }
 
@@ -20,6 +23,14 @@ struct CountRun {
     end: Position,
     count: u32,
 }
+
+impl PartialEq for Counts {
+    fn eq(&self, other: &Self) -> bool {
+        self.runs().eq(other.runs())
+    }
+}
+
+impl Eq for Counts {}
 
 impl Counts {
     /// Whether every number is 0.
@@ -39,12 +50,12 @@ impl Counts {
 
     /// The runs in ascending order: first position, first position after it, number.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (Position, Position, u32)> {
-        self.runs.iter().map(|(start, run)| (*start, run.end, run.count))
+        self.runs.iter().map(|(start, run)| ((*start).max(self.floor), run.end, run.count))
     }
 
     /// The first run.
     pub(crate) fn first(&self) -> Option<(Position, Position)> {
-        self.runs.first().map(|(start, run)| (*start, run.end))
+        self.runs.first().map(|(start, run)| ((*start).max(self.floor), run.end))
     }
 
     /// Sets the number of every position of `start..end`.
@@ -52,6 +63,25 @@ impl Counts {
         if start >= end {
             return;
         }
+        if count == 0 {
+            match self.first() {
+                None => return,
+                Some((first, _)) if start <= first => return self.raise_floor(end),
+                Some(_) => {}
+            }
+        } else if start >= self.floor {
+            match self.runs.last().map(|(last, run)| (*last, *run)) {
+                Some((_, run)) if run.end > start => {}
+                Some((last, run)) if (run.end, run.count) == (start, count) => {
+                    return self.runs.get_mut(&last).expect("the run was just found").end = end;
+                }
+                _ => {
+                    self.runs.insert(start, CountRun { end, count });
+                    return;
+                }
+            }
+        }
+        self.clip();
         self.clear(start, end);
         if count == 0 {
             return;
@@ -90,14 +120,35 @@ impl Counts {
 
     /// The parts of runs within `start..end`.
     pub(crate) fn runs_between(&self, start: Position, end: Position) -> Vec<(Position, Position, u32)> {
-        let first = self.run_at(start).map_or(start, |(first, _)| first);
+        let start = start.max(self.floor);
+        let first = self.runs.at_or_below(&start).map_or(start, |(first, _)| *first);
         let runs = self.runs.range_from(&first).take_while(|(from, _)| **from < end);
-        runs.map(|(from, run)| ((*from).max(start), run.end.min(end), run.count)).collect()
+        let parts = runs.map(|(from, run)| ((*from).max(start), run.end.min(end), run.count));
+        parts.filter(|(from, to, _)| from < to).collect()
     }
 
     fn run_at(&self, position: Position) -> Option<(Position, CountRun)> {
         let (start, run) = self.runs.at_or_below(&position)?;
-        (position < run.end).then_some((*start, *run))
+        (self.floor <= position && position < run.end).then_some((*start, *run))
+    }
+
+    /// Sets every number below `floor` to 0.
+    fn raise_floor(&mut self, floor: Position) {
+        self.floor = self.floor.max(floor);
+        while self.runs.first().is_some_and(|(_, run)| run.end <= floor) {
+            self.runs.pop_first();
+        }
+    }
+
+    /// Has no run begin below the floor, and lowers the floor.
+    fn clip(&mut self) {
+        if let Some((start, run)) = self.runs.first().map(|(start, run)| (*start, *run))
+            && start < self.floor
+        {
+            self.runs.pop_first();
+            self.runs.insert(self.floor, run);
+        }
+        self.floor = Position(0);
     }
 
     /// Sets the number of every position of `start..end` to 0.

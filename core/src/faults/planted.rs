@@ -12,7 +12,7 @@ use crate::command::{
     Ack, Begin, Claim, Command, CreateGroup, ExpireLease, Finish, Forget, Produce, Release, StoreCommand, Subscribe,
     TokenClaim,
 };
-use crate::index::{Credit, Index, NextDispatch};
+use crate::index::{Credit, Index, NextDispatch, Timer};
 use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
 use crate::record::{Event, Record};
 use crate::reply::Output;
@@ -161,8 +161,13 @@ impl Seams for Planted {
             index.forget_deadline((message_ref.topic, message_ref.partition, message_ref.position));
         }
         if self.0 == Fault::RetentionIgnoresAge {
-            let partitions = state.topics().flat_map(|topic| topic.partitions().map(|(id, _)| (topic.id(), id)));
-            partitions.for_each(|(topic, partition)| index.timers.set_retention(topic, partition, None));
+            let partitions = state.topics().flat_map(|topic| topic.partitions().map(move |found| (topic, found)));
+            for (topic, (id, partition)) in partitions {
+                let oldest = partition.oldest_retained().map(|(_, message)| message.produced_at);
+                if let Some((oldest, age)) = oldest.zip(topic.retention().age) {
+                    index.timers.cancel(oldest.after(age), Timer::Retention(topic.id(), id));
+                }
+            }
         }
         Ok(())
     }

@@ -35,6 +35,8 @@ impl OldestRetained {
 pub(super) struct RetainedInPartition {
     memory: u64,
     oldest: Option<Timestamp>,
+    /// When the timer fires that removes the oldest.
+    timer: Option<Timestamp>,
 }
 
 impl Retained {
@@ -75,22 +77,32 @@ impl Index {
     /// Counts the retained messages of a partition and sets the timer that removes the oldest.
     pub(super) fn update_retained_of(&mut self, topic: &Topic, partition: PartitionId, messages: &Partition) {
         let oldest = messages.oldest_retained().map(|(_, message)| message.produced_at);
-        let after = RetainedInPartition { memory: messages.retained_memory(), oldest };
-        let slot = &mut self.topic_mut(topic.id()).retained[partition.0 as usize];
-        let before = std::mem::replace(slot, after);
-        self.retained.replace((topic.id(), partition), before, after);
         let retention = topic.retention();
-        let at = match retention.bytes {
+        let timer = match retention.bytes {
             // The excess is due at once.
             Some(max) if messages.retained_load().bytes > max => Some(Timestamp(0)),
             _ => oldest.zip(retention.age).map(|(oldest, age)| oldest.after(age)),
         };
-        self.timers.set_retention(topic.id(), partition, at);
+        let after = RetainedInPartition { memory: messages.retained_memory(), oldest, timer };
+        let slot = &mut self.topic_mut(topic.id()).retained[partition.0 as usize];
+        let before = std::mem::replace(slot, after);
+        self.replace_retained((topic.id(), partition), before, after);
     }
 
     /// Forgets the retained messages of a partition that is deleted.
     pub(super) fn forget_retained(&mut self, topic: TopicId, partition: PartitionId, retained: RetainedInPartition) {
-        self.retained.replace((topic, partition), retained, RetainedInPartition::default());
-        self.timers.set_retention(topic, partition, None);
+        self.replace_retained((topic, partition), retained, RetainedInPartition::default());
+    }
+
+    fn replace_retained(
+        &mut self,
+        (topic, partition): (TopicId, PartitionId),
+        before: RetainedInPartition,
+        after: RetainedInPartition,
+    ) {
+        self.retained.replace((topic, partition), before, after);
+        if before.timer != after.timer {
+            self.timers.move_retention(topic, partition, before.timer, after.timer);
+        }
     }
 }

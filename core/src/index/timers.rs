@@ -93,7 +93,6 @@ pub(crate) struct Timers {
     timers: CowMap<Key, ()>,
     /// Due in wall time.
     wall_timers: CowMap<Key, ()>,
-    retention: BTreeMap<(TopicId, PartitionId), Timestamp>,
     sweeps: BTreeSet<(Timestamp, Sweep)>,
     /// The time of each sweep in `sweeps`.
     sweep_times: BTreeMap<Sweep, Timestamp>,
@@ -128,21 +127,19 @@ impl Timers {
         };
     }
 
-    /// Sets or moves the retention timer of a partition; `None` cancels it.
-    pub(crate) fn set_retention(&mut self, topic: TopicId, partition: PartitionId, at: Option<Timestamp>) {
-        let key = (topic, partition);
-        let before = match at {
-            Some(at) => self.retention.insert(key, at),
-            None => self.retention.remove(&key),
-        };
-        if before == at {
-            return;
-        }
+    /// Moves the retention timer of a partition; `None` is a timer that is not set.
+    pub(crate) fn move_retention(
+        &mut self,
+        topic: TopicId,
+        partition: PartitionId,
+        before: Option<Timestamp>,
+        after: Option<Timestamp>,
+    ) {
         if let Some(before) = before {
             self.cancel(before, Timer::Retention(topic, partition));
         }
-        if let Some(at) = at {
-            self.set(at, Timer::Retention(topic, partition));
+        if let Some(after) = after {
+            self.set(after, Timer::Retention(topic, partition));
         }
     }
 

@@ -315,7 +315,7 @@ impl Partition {
         }
         let message = self.messages.get(&position)?;
         let (offset, load) = (message.offset, Load::of(message));
-        let acked_in = self.acked_in.get(position) + 1;
+        let acked_in = if groups == 1 { 1 } else { self.acked_in.get(position) + 1 };
         assert!(acked_in <= groups, "each group acks a message at most once");
         if acked_in == groups && !retention.keeps_acked() {
             return self.remove_from_backlog(position);
@@ -428,6 +428,16 @@ impl Partition {
         Some(message.offset)
     }
 
+    /// As [`Partition::remove_range`], of one retained message.
+    fn remove_retained(&mut self, position: Position) {
+        let message = self.messages.remove(&position).expect("a retained message is stored");
+        self.retained_load.subtract(Load::of(&message));
+        self.retained_memory -= message.memory();
+        let is_new = self.trimmed.insert(position, message.offset);
+        assert!(is_new, "a message is trimmed once");
+        self.forget(position, position.next());
+    }
+
     /// Removes and trims the messages of a range, all stored and all of the backlog or all retained.
     fn remove_range(&mut self, start: Position, end: Position) {
         let (load, memory) = self.sums_of(start, end);
@@ -476,6 +486,9 @@ impl Partition {
         {
             let (start, end) = self.retained.first().expect("a message is retained");
             let first = self.messages.get(&start).expect("a retained message is stored");
+            if first.body.payload_len() >= excess {
+                return self.remove_retained(start);
+            }
             let before = first.through.bytes - first.body.payload_len();
             let is_enough = |position: &Position, message: &Message| {
                 *position >= start && message.through.bytes.saturating_sub(before) >= excess
