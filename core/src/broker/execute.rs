@@ -148,13 +148,19 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Forgets the oldest winners beyond the limit. If the log refuses the record, a later call retries it.
+    #[inline]
     pub(super) fn limit_winners(&mut self, log: &mut impl LogSink) {
         let excess = self.excess_winners();
         if excess > 0 && self.stalled_until.is_none() {
-            let count = excess.max((self.limits.completions_max as u64).div_ceil(FREED_SHARE));
-            if self.commit(Event::WinnersExpired { count }, SpaceClass::Drain, log).is_err() {
-                self.stall();
-            }
+            self.forget_winners(excess, log);
+        }
+    }
+
+    #[cold]
+    fn forget_winners(&mut self, excess: u64, log: &mut impl LogSink) {
+        let count = excess.max((self.limits.completions_max as u64).div_ceil(FREED_SHARE));
+        if self.commit(Event::WinnersExpired { count }, SpaceClass::Drain, log).is_err() {
+            self.stall();
         }
     }
 

@@ -38,6 +38,7 @@ impl<F: Faults> Broker<F> {
 
     /// Removes the oldest retained messages beyond the memory for them. If the log refuses the record, a later call
     /// retries it.
+    #[inline]
     pub(super) fn limit_retained(&mut self, log: &mut impl LogSink) {
         let excess = self.excess_retained();
         if excess > 0 {
@@ -45,6 +46,7 @@ impl<F: Faults> Broker<F> {
         }
     }
 
+    #[cold]
     fn free_retained(&mut self, memory: u64, log: &mut impl LogSink) {
         let target = self.index.retained.memory() - memory.min(self.index.retained.memory());
         for _ in 0..FREED_PER_CALL {

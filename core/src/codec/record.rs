@@ -55,6 +55,7 @@ const GROUP_ORIGIN_CHANGED: u8 = 41;
 
 /// The kind byte of an event's frame.
 #[must_use]
+#[inline]
 pub fn kind(event: &Event) -> u8 {
     match event {
         Event::Booted { .. } => BOOTED,

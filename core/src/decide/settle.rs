@@ -120,6 +120,7 @@ pub(crate) fn ack<F: Faults>(context: &DecisionContext<'_, F>, claim: &Claim) ->
 }
 
 /// What the ack of a message leaves behind.
+#[inline]
 fn ack_of<F: Faults>(
     context: &DecisionContext<'_, F>,
     message_ref: &MessageRef,

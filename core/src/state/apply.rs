@@ -321,6 +321,7 @@ impl State {
     }
 
     /// Acks a delivered message: commits its effect, and remembers its winner.
+    #[inline]
     fn ack_delivery(
         &mut self,
         message_ref: &MessageRef,
@@ -355,6 +356,7 @@ impl State {
     }
 
     /// Acks a message in its group, and returns the group and the newest delivery; `None` if there was none.
+    #[inline]
     fn ack_in_group(&mut self, message_ref: &MessageRef) -> Result<(&mut Group, Option<DeliveryState>), Contradiction> {
         let topic = self.topic_mut(message_ref.topic)?;
         let (groups, retention) = (topic.groups.len() as u32, topic.retention);
