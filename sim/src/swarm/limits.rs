@@ -10,7 +10,8 @@ pub(super) fn setup(source: &mut Source, effects: &mut Source, bounds: &mut Sour
     let has_space = !source.one_in(5);
     let segment = if has_space { 1 << 14 } else { source.pick(&[700, 1_200, 2_000, 4_000]) };
     // A small first segment refuses records until its successor exists.
-    let first_segments: [u64; 4] = if has_space { [2_500, 4_000, 8_000, 1 << 20] } else { [600, 1_200, 4_000, 1 << 20] };
+    let first_segments: [u64; 4] =
+        if has_space { [2_500, 4_000, 8_000, 1 << 20] } else { [600, 1_200, 4_000, 1 << 20] };
     Setup {
         in_flight_max: source.pick(&[1, 2, 3, 8, 1_000]),
         messages_max: source.pick(&[1, 2, 4, 12, 40]),

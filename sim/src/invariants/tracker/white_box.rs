@@ -30,6 +30,7 @@ impl Tracker {
         let is_new = self.observed_at != Some(lsn);
         if is_new {
             self.add_models(state, lsn);
+            self.note_deleted_groups(state, lsn);
             for topic in state.topics() {
                 for (id, partition) in topic.partitions() {
                     check_partition(&PartitionView::new(topic, id, partition), &self.limits)?;
@@ -84,6 +85,17 @@ impl Tracker {
             for group in topic.groups() {
                 let model = || GroupModel::new(group.name().clone(), lsn);
                 self.groups.entry((topic.id(), group.id())).or_insert_with(model);
+            }
+        }
+    }
+
+    /// The broker deletes groups at a client's request and by itself.
+    fn note_deleted_groups(&mut self, state: &State, lsn: Lsn) {
+        let groups = state.topics().flat_map(|topic| topic.groups().map(|group| (topic.id(), group.id())));
+        let before = std::mem::replace(&mut self.present_groups, groups.collect());
+        for key in before.difference(&self.present_groups) {
+            if let (Some(topic), Some(group)) = (self.topics.get(&key.0), self.groups.get(key)) {
+                self.deleted_groups.push((lsn, topic.name.clone(), group.name.clone()));
             }
         }
     }
