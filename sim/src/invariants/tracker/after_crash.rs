@@ -27,6 +27,7 @@ impl Tracker {
         self.reclaimed = 0;
         self.streams.clear();
         self.observed_at = None;
+        self.retention.clear();
         self.topics.retain(|_, model| model.first_seen <= last);
         let mut undone = Vec::new();
         for (topic, model) in &mut self.topics {
