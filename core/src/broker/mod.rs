@@ -237,6 +237,15 @@ impl<F: Faults> Broker<F> {
     /// nothing is scheduled.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
+        let frees = self.index.has_deleted() && self.failure.is_none() && !self.closing;
+        let free_at = frees.then(|| self.may_act_at(self.now));
+        [self.next_change(), free_at].into_iter().flatten().min()
+    }
+
+    /// The monotonic time from which on a call changes more than its command does: as [`Broker::poll_timeout`], without
+    /// the calls that only free memory.
+    #[must_use]
+    pub fn next_change(&self) -> Option<Timestamp> {
         if self.failure.is_some() || self.closing {
             return None;
         }
@@ -246,8 +255,12 @@ impl<F: Faults> Broker<F> {
         let grant = self.index.leases.grants.next_check();
         let wall = self.index.timers.next_wall().map(|wall| self.state.wall_clock().reaches(wall));
         let times = [work, self.index.timers.next(), grant, wall, self.check_clock_at];
-        let next = times.into_iter().flatten().min()?;
-        Some(self.origin.mono_at(self.stalled_until.map_or(next, |until| next.max(until))))
+        times.into_iter().flatten().min().map(|next| self.may_act_at(next))
+    }
+
+    /// `at` as monotonic time, or when timers and dispatch go on.
+    fn may_act_at(&self, at: Timestamp) -> Timestamp {
+        self.origin.mono_at(self.stalled_until.map_or(at, |until| at.max(until)))
     }
 
     /// Whether timers and dispatch are paused because the log refused a record.

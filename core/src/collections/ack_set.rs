@@ -90,7 +90,7 @@ impl AckSet {
 
     /// The first position above all acked ones.
     #[must_use]
-    pub(crate) fn end(&self) -> Position {
+    pub fn end(&self) -> Position {
         self.runs.last().map_or(self.floor, |(_, run)| run.end)
     }
 

@@ -124,7 +124,7 @@ faults! {
     PurgeLeavesNewest "purge-leaves-newest": "A purge leaves the newest message of each partition.",
     PurgeTakesNext "purge-takes-next": "A purge also acks the next message of each partition, which is stored later.",
     PurgeKeepsLeases "purge-keeps-leases": "The leases of purged messages stay.",
-    PurgeFencesNobody "purge-fences-nobody": "The worker of a purged message is told that its ack was accepted.",
+    PurgeFencesNoLease "purge-fences-no-lease": "The worker of a purged message is told that its ack was accepted.",
     PurgeLostOnReplay "purge-lost-on-replay": "Replaying a purge does nothing, so that its messages are delivered \
         again.",
     ClockSetForwardIgnored "clock-set-forward-ignored": "A wall clock set forward is not adopted.",

@@ -231,7 +231,7 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             }
             Ok(())
         }
-        (Fault::PurgeFencesNobody, Event::Purged { .. }) => {
+        (Fault::PurgeFencesNoLease, Event::Purged { .. }) => {
             let winners = state.winners.clone();
             state.apply(record)?;
             state.winners = winners;

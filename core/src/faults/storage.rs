@@ -107,6 +107,10 @@ impl<S: Storage + ?Sized> Storage for TamperedStorage<'_, S> {
         match self.fault {
             Some(Fault::ClosedSegmentNotCut) => Ok(()),
             Some(Fault::TrimCutsLastFrame) => self.inner.trim(file, len.saturating_sub(1)),
+            Some(Fault::SegmentRemovedEarly) => match self.inner.trim(file, len) {
+                Err(StorageFault::NotFound) => Ok(()),
+                trimmed => trimmed,
+            },
             _ => self.inner.trim(file, len),
         }
     }

@@ -295,14 +295,24 @@ impl Index {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        !self.work.is_empty() || !self.deleted.is_empty()
+        !self.work.is_empty()
     }
 
-    /// Frees a part of the memory of deleted topics. Freeing all at once would delay other commands.
+    /// Whether memory of what was deleted is to be freed.
+    pub(crate) fn has_deleted(&self) -> bool {
+        !self.deleted.is_empty()
+    }
+
+    /// Frees a part of the memory of what was deleted. Freeing all at once would delay other commands.
     pub(crate) fn reclaim(&mut self) {
-        let Some(view) = self.deleted.front_mut() else { return };
-        if view.take(RECLAIMED_PER_CALL).count() < RECLAIMED_PER_CALL {
-            self.deleted.pop_front();
+        let mut left = RECLAIMED_PER_CALL;
+        while let Some(view) = self.deleted.front_mut().filter(|_| left > 0) {
+            let freed = view.take(left).count();
+            if freed < left {
+                self.deleted.pop_front();
+            }
+            // An empty view counts too, so that many of them do not delay a call.
+            left -= freed.max(1);
         }
     }
 

@@ -163,7 +163,7 @@ fn snapshot_record_contradicting_others_is_named() {
 fn snapshot_record_impossible_after_earlier_ones_is_named() {
     use Image::*;
     let cases: [(&str, Change); 9] = [
-        ("topic id not assigned yet", image!(Topic { topic: id @ DEAD, .. } => *id = TopicId(6))),
+        ("topic id not assigned yet", image!(Topic { topic: id @ DEAD, .. } => *id = TopicId(99))),
         (
             "trimmed beyond the end of the partition",
             image!(Partition { topic: DEAD, trimmed_floor, .. } => *trimmed_floor = Position(3)),
@@ -366,7 +366,7 @@ fn log_record_impossible_after_earlier_ones_is_named() {
 #[test]
 fn effect_snapshot_record_contradicting_others_is_named() {
     use Image::*;
-    let cases: [(&str, Change); 24] = [
+    let cases: [(&str, Change); 25] = [
         ("replay beyond the end of the partition", image!(Replayed { below, .. } => *below = Position(99))),
         ("replay beyond the end of the partition", image!(Replayed { partition, .. } => *partition = PartitionId(9))),
         ("counter out of range", image!(Group { skipped, .. } => *skipped = u64::MAX)),
@@ -408,8 +408,19 @@ fn effect_snapshot_record_contradicting_others_is_named() {
         ),
         (
             "effect without a grant or an ack",
-            image!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => {
+            image!(Effect { effect, identity } if effect.status == EffectStatus::FailedFinal
+                && !matches!(identity.scope, Scope::Consume { .. }) =>
+            {
                 (effect.token, effect.owner, effect.committed, effect.attempt) = (None, None, false, 0);
+            }),
+        ),
+        (
+            "effect without a grant or an ack",
+            image!(Effect { effect, identity } if effect.status == EffectStatus::Succeeded
+                && matches!(identity.scope, Scope::Consume { .. }) =>
+            {
+                (effect.token, effect.owner, effect.committed, effect.attempt) = (None, None, false, 0);
+                effect.finished = true;
             }),
         ),
         (

@@ -59,10 +59,10 @@ pub(super) enum Command {
 ///
 /// First the determinism of the first seed is checked: it is run twice, replayed once and compared by digest. The
 /// command ends at the first violation, shrinks it, writes the shrunk trace to a file and prints the command that
-/// replays it. The last line is PASSED or FAILED. Ctrl-C or SIGTERM ends it once the current seeds are done: the summary
-/// so far is printed, the last line begins with INTERRUPTED and the exit code is 130, or 1 if a seed has failed. A
-/// campaign of 2,000 seeds or more also fails if a coverage point was never hit. With --profile effects it also prints
-/// how often effects were granted, run, replayed and skipped.
+/// replays it. The last line is PASSED or FAILED. Ctrl-C or SIGTERM ends it once the current seeds are done: the
+/// summary so far is printed, the last line begins with INTERRUPTED and the exit code is 130, or 1 if a seed has
+/// failed. A campaign of 2,000 seeds or more also fails if a coverage point was never hit. With --profile effects it
+/// also prints how often effects were granted, run, replayed and skipped.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

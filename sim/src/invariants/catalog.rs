@@ -44,7 +44,7 @@ catalog! {
         message";
     1 PURGE_REMOVES_WHAT_WAS_THERE purge_removes_what_was_there: "a purge leaves no message that was stored when it was \
         decided";
-    1 PURGE_COUNTS_WHAT_WAS_THERE purge_counts_what_was_there: "a purge tells the number of messages that were stored";
+    1 PURGE_COUNTS_WHAT_WAS_THERE purge_counts_what_was_there: "a purge reports the number of messages that were stored";
 
     2 GROUP_COUNTS_MATCH group_counts_match: "the counters of a group equal a recount of its messages";
     2 ACK_COUNT_MATCHES ack_count_matches: "a message counts the groups that acked it and is open until all have";

@@ -11,13 +11,17 @@ use super::verdict::Verdict;
 
 #[doc = sentence!(group_counts_match)]
 pub(super) fn group_counts_match(partition_view: &PartitionView<'_>, group: &Group, progress: &Progress) -> Verdict {
+    let (end, next) = (progress.acked().end(), partition_view.partition.next_position());
+    catalog::GROUP_COUNTS_MATCH.holds(end <= next, || {
+        format!("{partition_view} {}: acked up to {end}, but only stored up to {next}", group.name())
+    })?;
     let sums = Sums {
         entries: progress.deliveries().count() as u64,
         leased: leased(progress),
         unacked: unacked(progress, partition_view.partition),
         in_flight: progress.in_flight(),
         waiting: progress.waiting(),
-        lag: progress.acked().unacked_before(partition_view.partition.next_position()),
+        lag: progress.acked().unacked_before(next),
     };
     catalog::GROUP_COUNTS_MATCH
         .holds(sums.add_up(), || format!("{partition_view} {}: {sums:?} in {progress:?}", group.name()))

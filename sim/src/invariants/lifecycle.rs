@@ -70,11 +70,7 @@ pub(super) fn acked_is_trimmed(
     message: &Message,
     is_acked_by_all: bool,
 ) -> Verdict {
-    // What an earlier retention kept is removed by a timer.
-    let mut retained = partition_view.partition.retained().filter_map(|at| partition_view.partition.message(at));
-    let good = !is_acked_by_all
-        || partition_view.topic.retention().keeps_acked()
-        || retained.any(|retained| retained.offset == message.offset);
+    let good = !is_acked_by_all || partition_view.topic.retention().keeps_acked();
     catalog::ACKED_IS_TRIMMED.holds(good, || format!("{partition_view}: {message:?} is stored"))
 }
 
@@ -84,6 +80,9 @@ pub(super) fn trimmed_stays_trimmed(known: &StoredMessage) -> Verdict {
 }
 
 #[doc = sentence!(unconsumed_is_stored)]
+///
+/// Of a topic that had no group at the last observation either: a group that was deleted since may have acked a
+/// message that retention then removed.
 pub(super) fn unconsumed_is_stored(topic: &Topic, known: &StoredMessage, is_kept: bool) -> Verdict {
     let good = topic.group_count() > 0 || is_kept || known.is_removed();
     catalog::UNCONSUMED_IS_STORED.holds(good, || format!("{known:?} though {} has no group", topic.name()))

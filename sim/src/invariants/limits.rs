@@ -1,9 +1,9 @@
 //! Limits, refusals and retention.
 
-use driftq_core::Refusal;
 use driftq_core::reply::{Overload, Produced};
 use driftq_core::state::{Partition, State, Topic};
-use driftq_core::types::{Limits, Millis, PartitionId, RETAINED_MESSAGE_OVERHEAD, Timestamp};
+use driftq_core::types::{Limits, Millis, PartitionId, RETAINED_MESSAGE_OVERHEAD, Retention, Timestamp};
+use driftq_core::{Body, Refusal};
 
 use super::catalog::{self, sentence};
 use super::tracker::model::{PartitionView, PendingCommand, StoredMessage};
@@ -59,12 +59,11 @@ pub(super) fn retained_bytes(partition_view: &PartitionView<'_>, bytes: u64) -> 
 ///
 /// Of the messages trimmed from a partition at once, `last` is the newest, which is removed last.
 pub(super) fn retained_as_configured(
-    topic: &Topic,
+    retention: Retention,
     partition: &Partition,
     last: &StoredMessage,
     now: Timestamp,
 ) -> Verdict {
-    let retention = topic.retention();
     let too_old = retention.age.is_some_and(|age| last.produced_at.after(age) <= now);
     let kept = partition.retained().filter_map(|at| partition.message(at)).map(|kept| kept.body.payload_len());
     let with_it = kept.sum::<u64>() + last.body.payload_len();
@@ -75,14 +74,21 @@ pub(super) fn retained_as_configured(
 
 #[doc = sentence!(retained_within_bound)]
 pub(super) fn retained_within_bound(state: &State, limits: &Limits) -> Verdict {
-    let partitions = state.topics().flat_map(|topic| topic.partitions().map(|(_, partition)| partition));
-    let memory = |partition: &Partition| -> u64 {
-        let retained = partition.retained().filter_map(|at| partition.message(at));
-        retained.map(|message| message.body.encoded_len() + RETAINED_MESSAGE_OVERHEAD).sum()
-    };
-    let memory: u64 = partitions.map(memory).sum();
+    let memory = retained_memory(state);
     catalog::RETAINED_WITHIN_BOUND
         .holds(memory <= limits.retained_bytes_max, || format!("{memory} of {}", limits.retained_bytes_max))
+}
+
+/// The memory of the retained messages of all topics.
+pub(super) fn retained_memory(state: &State) -> u64 {
+    let partitions = state.topics().flat_map(Topic::partitions).map(|(_, partition)| partition);
+    let retained = partitions.flat_map(|partition| partition.retained().filter_map(|at| partition.message(at)));
+    retained.map(|message| memory_of(&message.body)).sum()
+}
+
+/// The memory that a retained message takes.
+pub(super) fn memory_of(body: &Body) -> u64 {
+    body.encoded_len() + RETAINED_MESSAGE_OVERHEAD
 }
 
 #[doc = sentence!(retention_ends)]
@@ -110,8 +116,11 @@ mod tests {
         violates(catalog::RETAINED_BYTES, retained_bytes(&partition_view, 11));
         // Retention is ten bytes and one second; seven bytes were removed at once.
         let last = StoredMessage { produced_at: Timestamp(5_000), ..known() };
-        violates(catalog::RETAINED_AS_CONFIGURED, retained_as_configured(topic, partition, &last, Timestamp(5_999)));
-        holds(retained_as_configured(topic, partition, &last, Timestamp(6_000)));
+        violates(
+            catalog::RETAINED_AS_CONFIGURED,
+            retained_as_configured(topic.retention(), partition, &last, Timestamp(5_999)),
+        );
+        holds(retained_as_configured(topic.retention(), partition, &last, Timestamp(6_000)));
     }
 
     #[test]

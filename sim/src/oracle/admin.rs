@@ -98,7 +98,7 @@ impl Model {
         Ok(Reply::Success)
     }
 
-    /// Removes every message of a topic. Nobody has acked those that are leased.
+    /// Removes every message of a topic. Those that are leased have no winner.
     pub(super) fn purge(&mut self, name: &TopicName) -> Result<Reply, Stop> {
         let t = self.topic(name)?;
         let count = self.topics[t].messages.len();
@@ -120,7 +120,7 @@ impl Model {
         Ok(Reply::Purged { count: count as u64 })
     }
 
-    /// Creates a group of the topic, if it does not exist. One that exists may get a longer life.
+    /// Creates a group of the topic, if it does not exist. One that exists may become a more durable one.
     pub(super) fn create_group(
         &mut self,
         t: usize,
@@ -129,12 +129,12 @@ impl Model {
         origin: GroupOrigin,
     ) -> Result<(), Stop> {
         if let Some(g) = self.topics[t].group_named(name) {
-            let life = |origin| match origin {
+            let durability = |origin| match origin {
                 GroupOrigin::Ephemeral => 0,
                 GroupOrigin::Consumed => 1,
                 GroupOrigin::Requested => 2,
             };
-            if life(origin) > life(self.topics[t].groups[g].origin) {
+            if durability(origin) > durability(self.topics[t].groups[g].origin) {
                 self.record()?;
                 self.topics[t].groups[g].origin = origin;
                 self.returned(t, g);

@@ -219,7 +219,7 @@ impl Model {
         self.outputs.clear();
     }
 
-    /// Writes everything but the limits and the record count.
+    /// Writes everything but the limits, the record count and `quiet_until`: that saves scans and changes no result.
     pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self {
             limits: _,
@@ -243,7 +243,7 @@ impl Model {
             orders,
             due_groups,
             sweeps,
-            quiet_until,
+            quiet_until: _,
             first_deadline,
             next_turn,
             outputs,
@@ -251,7 +251,7 @@ impl Model {
         write!(out, "{wall_clock:?} {started:?} {first_deadline:?} ")?;
         write!(out, "{clock:?} {boot:?} {next_topic:?} {topics:?} {scopes:?} {effects:?} {steps:?} {winners:?} ")?;
         write!(out, "{now:?} {closed} {next_consumer:?} {next_token} {streams:?} {orders:?} {sweeps:?} ")?;
-        write!(out, "{quiet_until:?} {next_turn:?} {due_groups:?} {outputs:?} ")
+        write!(out, "{next_turn:?} {due_groups:?} {outputs:?} ")
     }
 
     /// Writes a record. Every durable change follows one of these.

@@ -117,11 +117,6 @@ impl Weights {
         Self { enabled, total }
     }
 
-    /// Whether clients use the idempotency store or complete steps.
-    pub(super) fn uses_store(&self) -> bool {
-        STORE.iter().any(|(kind, _)| self.is_enabled(*kind))
-    }
-
     pub(super) fn is_enabled(&self, kind: ActionKind) -> bool {
         self.enabled.iter().any(|(enabled, _)| *enabled == kind)
     }

@@ -9,6 +9,9 @@ pub(super) fn setup(source: &mut Source, effects: &mut Source, bounds: &mut Sour
     // In most worlds the log does not run out of space, so that the oracle can follow to the end.
     let has_space = !source.one_in(5);
     let segment = if has_space { 1 << 14 } else { source.pick(&[700, 1_200, 2_000, 4_000]) };
+    // A small first segment refuses records until its successor exists.
+    let first_segments: [u64; 4] =
+        if has_space { [2_500, 4_000, 8_000, 1 << 20] } else { [600, 1_200, 4_000, 1 << 20] };
     Setup {
         in_flight_max: source.pick(&[1, 2, 3, 8, 1_000]),
         messages_max: source.pick(&[1, 2, 4, 12, 40]),
@@ -34,7 +37,7 @@ pub(super) fn setup(source: &mut Source, effects: &mut Source, bounds: &mut Sour
         groups_max: source.pick(&[1, 2, 8]),
         consumers_max: source.pick(&[1, 3, 64]),
         segment_bytes: HEADER_BYTES as u64 + segment,
-        segment_bytes_min: HEADER_BYTES as u64 + files.pick(&[600, 1_200, 4_000, 1 << 20]),
+        segment_bytes_min: HEADER_BYTES as u64 + files.pick(&first_segments),
         snapshot_every_segments: files.pick(&[2, 3, 8]),
         rest_ms: files.pick(&[None, Some(150), Some(1_000)]),
         reserve_bytes: source.pick(&[0, 200, 400]),

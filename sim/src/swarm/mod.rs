@@ -45,12 +45,8 @@ impl Swarm {
         let mut shape = Source::new(seed, Stream::Shape);
         let mut effects = Source::new(seed, Stream::Effects);
         let (mut bounds, mut files) = (Source::new(seed, Stream::Bounds), Source::new(seed, Stream::Files));
-        let mut setup = limits::setup(&mut shape, &mut effects, &mut bounds, &mut files);
+        let setup = limits::setup(&mut shape, &mut effects, &mut bounds, &mut files);
         let weights = Weights::draw(&mut shape, &mut effects, profile);
-        // The tracker learns that effects are forgotten from the command that deletes their group, not from the broker.
-        if weights.uses_store() {
-            setup.group_idle = None;
-        }
         let actions = [200, 500, 1_000, 1_800][shape.below(4) as usize];
         Self {
             clients: Clients::new(

@@ -51,7 +51,7 @@ fn settled() -> BoxedStrategy<Chunk> {
 
 /// A worker reads everything and settles all of it the same way. Dead letters are redriven.
 fn settled_all() -> BoxedStrategy<Chunk> {
-    (worker(), 0..5_u8)
+    (worker(), 0..7_u8)
         .prop_map(|(worker, variant)| {
             let mut actions = vec![Action::FlushIo, Action::Read { worker, count: u8::MAX }];
             actions.extend((0..NEWEST).map(Message).map(|message| {
@@ -59,13 +59,30 @@ fn settled_all() -> BoxedStrategy<Chunk> {
                 Action::Request(match variant {
                     0 | 1 => Request::Nack { delivery, reason: variant, delay_ms: None, never: false },
                     2 => Request::Release(delivery),
+                    5 => Request::Nack { delivery, reason: 1, delay_ms: None, never: true },
+                    6 => Request::Complete { delivery, result: 0, produce: Vec::new(), failed: Some(1) },
                     _ => Request::Ack(delivery),
                 })
             }));
             actions.push(Action::FlushIo);
-            if variant == 0 {
-                let redrive = Request::Redrive { topic: Topic::new(0), offset: None, limit: u64::MAX };
-                actions.extend([Action::Request(redrive), Action::FlushIo]);
+            let redrive = |limit| {
+                let redrive = Request::Redrive { topic: Topic::new(0), offset: None, limit };
+                [Action::Request(redrive), Action::FlushIo]
+            };
+            match variant {
+                0 => actions.extend(redrive(u64::MAX)),
+                5 => {
+                    // What the first part redrives is dead-lettered again before the rest is asked for.
+                    actions.extend(redrive(1));
+                    actions.push(Action::Read { worker, count: u8::MAX });
+                    actions.extend((0..NEWEST).map(Message).map(|message| {
+                        let delivery = DeliveryRef { worker, message, ..DeliveryRef::default() };
+                        Action::Request(Request::Nack { delivery, reason: 0, delay_ms: None, never: true })
+                    }));
+                    let rest = Request::RedriveRest { limit: u64::MAX };
+                    actions.extend([Action::FlushIo, Action::Request(rest), Action::FlushIo]);
+                }
+                _ => {}
             }
             actions
         })
@@ -80,7 +97,7 @@ fn run_effects() -> BoxedStrategy<Chunk> {
 /// A message with an identity is produced and delivered to a worker, which follows the protocol of the idempotency
 /// store in one of many ways, and stops at some point.
 fn protocol_use() -> BoxedStrategy<Chunk> {
-    (0..13_u8, 1..4_u8, 0..4_usize, vec(new_message().boxed(), 0..2).boxed())
+    (0..15_u8, 1..4_u8, 0..4_usize, vec(new_message().boxed(), 0..2).boxed())
         .prop_map(|(variant, key, cut_short, outputs)| {
             let (worker, topic, group) = (Worker(0), Topic::new(0), Group(0));
             let effect = EffectRef { scope: Scope::Consume { topic, group }, tenant: 0, key };
@@ -184,6 +201,15 @@ fn protocol_use() -> BoxedStrategy<Chunk> {
                     let produce = vec![NewMessage { topic, ..NewMessage::default() }; 45];
                     actions.extend(requested(vec![Request::Complete { delivery, result: 0, produce, failed: None }]));
                 }
+                12 => {
+                    let (outcome, dead_letter) = (EffectOutcome::FailedFinal, Some(delivery));
+                    let finish = Request::FinishEffect { grant, outcome, result: 1, dead_letter };
+                    actions.extend(requested(vec![finish.clone(), finish]));
+                }
+                13 => {
+                    let failed = Request::Complete { delivery, result: 0, produce: Vec::new(), failed: Some(1) };
+                    actions.extend(requested(vec![failed.clone(), failed]));
+                }
                 _ => {
                     actions.extend(requested(vec![finish(EffectOutcome::Succeeded)]));
                     actions.extend([Action::Crash { loss: Loss::All }, Action::Boot]);
@@ -245,7 +271,7 @@ fn disk() -> BoxedStrategy<Chunk> {
 
 /// A snapshot is written, up to some operation.
 fn snapshot() -> BoxedStrategy<Chunk> {
-    (vec(class(), 0..16), weighted(0.2, fault()), weighted(0.4, loss()))
+    (vec(class(), 0..24), weighted(0.2, fault()), weighted(0.4, loss()))
         .prop_map(|(classes, fault, loss)| {
             let mut actions = vec![Action::FlushIo, Action::Snapshot];
             actions.extend(classes.into_iter().map(|class| Action::Io { class, fault: None }));

@@ -49,9 +49,10 @@ pub fn new_message() -> impl Strategy<Value = NewMessage> {
 /// Any subscription.
 pub fn subscription() -> impl Strategy<Value = Subscription> {
     let names = (worker(), topic(), group(), worker());
-    let options = (weighted(0.7, span()), prefetch(), weighted(0.1, count()), weighted(0.15, Just(())), any::<bool>());
-    (names, options).prop_map(|((worker, topic, group, owner), (lease_ms, prefetch, deliveries, latest, release))| {
-        let (latest, ephemeral) = (latest.is_some(), false);
+    let flags = (weighted(0.15, Just(())), any::<bool>(), weighted(0.1, Just(())));
+    let options = (weighted(0.7, span()), prefetch(), weighted(0.1, count()), flags);
+    (names, options).prop_map(|((worker, topic, group, owner), (lease_ms, prefetch, deliveries, flags))| {
+        let (latest, release, ephemeral) = (flags.0.is_some(), flags.1, flags.2.is_some());
         Subscription { worker, topic, group, owner, lease_ms, prefetch, deliveries, latest, release, ephemeral }
     })
 }
@@ -168,8 +169,22 @@ pub fn store() -> BoxedStrategy<Request> {
         1 => (grant(worker()), weighted(0.5, span())).prop_map(|(grant, lease_ms)| Request::RenewEffect { grant, lease_ms }),
         1 => effect().prop_map(|effect| Request::GetEffect { effect }),
         1 => effect().prop_map(|effect| Request::ForgetEffect { effect }),
+        1 => list_effects(),
     ]
     .boxed()
+}
+
+/// A page of the effects of the store.
+fn list_effects() -> BoxedStrategy<Request> {
+    (0..5_u8, weighted(0.5, outcome()), prop_oneof![3 => Just(0), 1 => span()], any::<u8>(), weighted(0.2, effect()))
+        .prop_map(|(tenant, outcome, older_ms, limit, after)| Request::ListEffects {
+            tenant,
+            outcome,
+            older_ms,
+            limit,
+            after,
+        })
+        .boxed()
 }
 
 /// Requests about streams.

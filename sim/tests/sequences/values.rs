@@ -3,7 +3,7 @@
 use driftq_core::log::HEADER_BYTES;
 use driftq_sim::actions::{Damage, IoFault, JobClass, Loss};
 use driftq_sim::names::{Call, Group, Message, Topic, Worker};
-use driftq_sim::setup::{DefaultRetention, Setup};
+use driftq_sim::setup::{DefaultRetention, GroupIdle, Setup};
 use proptest::option::weighted;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -99,7 +99,11 @@ pub fn class() -> impl Strategy<Value = JobClass> {
 
 /// A fault of an I/O operation.
 pub fn fault() -> impl Strategy<Value = IoFault> {
-    prop_oneof![Just(IoFault::Fail), (0..600_u16).prop_map(|bytes| IoFault::Short { bytes })]
+    prop_oneof![
+        2 => Just(IoFault::Fail),
+        2 => (0..600_u16).prop_map(|bytes| IoFault::Short { bytes }),
+        1 => Just(IoFault::NoDescriptor),
+    ]
 }
 
 /// The loss of a crash.
@@ -151,9 +155,19 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     );
     let retention = (weighted(0.7, 0..5_000_u64), weighted(0.5, 0..200_u64));
     let kept = (weighted(0.5, retention), weighted(0.4, select(vec![0_u64, 200, 1_000])));
-    let flags = (select(vec![true, true, false]), weighted(0.02, Just(())), kept);
+    let idle = select(vec![None, None, Some((0, 2_000)), Some((200, 600_000)), Some((u64::MAX, u64::MAX))]);
+    let idle = idle.prop_map(|idle| idle.map(|(ms, max_ms)| GroupIdle { ms, max_ms }));
+    let first_segment = prop_oneof![1 => 200..4_000_u64, 4 => Just(1_u64 << 13), 1 => Just(u64::MAX >> 1)];
+    let flags = (select(vec![true, true, false]), weighted(0.02, Just(())), kept, idle, first_segment);
     (limits, memory, counts, sizes, effects, flags).prop_map(
-        |(limits, memory, counts, sizes, effects, (adaptive_credit, shows_given_up, kept))| Setup {
+        |(
+            limits,
+            memory,
+            counts,
+            sizes,
+            effects,
+            (adaptive_credit, shows_given_up, kept, group_idle, first_segment),
+        )| Setup {
             in_flight_max: limits.0,
             messages_max: limits.1,
             bytes_max: limits.2,
@@ -174,7 +188,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
             groups_max: counts.1,
             consumers_max: counts.2,
             segment_bytes: HEADER_BYTES as u64 + sizes.0,
-            segment_bytes_min: HEADER_BYTES as u64 + 700,
+            segment_bytes_min: HEADER_BYTES as u64 + first_segment,
             snapshot_every_segments: 3,
             rest_ms: adaptive_credit.then_some(500),
             reserve_bytes: sizes.1,
@@ -183,7 +197,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
             adaptive_credit,
             retention: kept.0.map(|(ms, bytes)| DefaultRetention { ms, bytes }),
             retained_bytes_max: kept.1,
-            group_idle: None,
+            group_idle,
             shows_given_up: shows_given_up.is_some(),
         },
     )

@@ -384,7 +384,9 @@ impl State {
             None => {
                 let has_failed = effect.status == EffectStatus::FailedFinal && effect.finished;
                 let is_ended = effect.status.is_final() && (effect.committed || has_failed);
-                is_ended && effect.attempt == 0 && effect.owner.is_none()
+                // Only the message of a group ends an effect that was never granted.
+                let is_of_group = matches!(identity.scope, Scope::Consume { .. });
+                is_ended && is_of_group && effect.attempt == 0 && effect.owner.is_none()
             }
         };
         if !granted {

@@ -14,17 +14,20 @@ impl Tracker {
     /// The broker crashed, and recovery found the log to end at `last`.
     pub(crate) fn crashed(&mut self, last: Lsn) {
         let commands = std::mem::take(&mut self.pending);
-        // A step that a later command undid is neither complete nor torn.
-        if !commands.values().any(may_undo_step) {
+        // A step that a later command or the deletion of its group undid is neither complete nor torn.
+        if !commands.values().any(may_undo_step) && self.deleted_groups.is_empty() {
             commands.values().for_each(|pending| self.note_torn(pending, last));
         }
         for pending in commands.values().filter(|pending| pending.before < last && pending.after > pending.before) {
             self.reply_lost(pending);
         }
+        self.forget_deleted_groups(None);
+        self.present_groups.clear();
         self.skips = 0;
         self.reclaimed = 0;
         self.streams.clear();
         self.observed_at = None;
+        self.retention.clear();
         self.topics.retain(|_, model| model.first_seen <= last);
         let mut undone = Vec::new();
         for (topic, model) in &mut self.topics {

@@ -31,7 +31,7 @@ impl Tracker {
         let before = pipeline.broker().appended();
         let (topic, group) = ids(state, &command);
         let wall = now.wall;
-        let no_timer_due = pipeline.poll_timeout().is_none_or(|at| at > now.mono);
+        let no_timer_due = pipeline.broker().next_change().is_none_or(|at| at > now.mono);
         let now = pipeline.broker().time_at(now.mono).max(pipeline.broker().now());
         // A wall clock that differs is adopted in the same call, like a timer that is due.
         let clock = state.wall_clock();

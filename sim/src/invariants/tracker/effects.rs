@@ -237,6 +237,19 @@ impl Tracker {
         Some(Identity::new(tenant, scope, key))
     }
 
+    /// The effects of groups that were deleted before or while a command was decided are unknown to its reply.
+    pub(super) fn forget_deleted_groups(&mut self, decided: Option<&PendingCommand>) {
+        for (lsn, topic, group) in std::mem::take(&mut self.deleted_groups) {
+            if decided.is_none_or(|pending| lsn <= pending.after) {
+                self.mark_effects_unknown(&topic, Some(&group));
+            }
+            // What a reply of the same call says may be of before or after the deletion.
+            if decided.is_some_and(|pending| lsn > pending.before) {
+                self.deleted_groups.push((lsn, topic, group));
+            }
+        }
+    }
+
     /// A topic or group was deleted, and its effects with it.
     pub(super) fn mark_effects_unknown(&mut self, of: &TopicName, of_group: Option<&GroupName>) {
         for (identity, model) in &mut self.effects {

@@ -28,6 +28,7 @@ impl Tracker {
                 self.has_new_reply = true;
                 one_reply(pending.as_ref(), *ticket, result)?;
                 let Some(pending) = pending else { return Ok(()) };
+                self.forget_deleted_groups(Some(&pending));
                 match result {
                     Err(Refusal::LogFailed) => {
                         // Recovery decides whether it took effect.

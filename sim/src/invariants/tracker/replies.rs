@@ -101,7 +101,7 @@ impl Tracker {
         }
         for (group, offset) in &before.leased {
             if let Some(model) = self.groups.get_mut(&(topic, *group)) {
-                // The token of no delivery: nobody has acked it.
+                // The token of no delivery: it was not acked.
                 let token = LeaseToken { boot: Boot(0), counter: 0 };
                 model.winners.insert(*offset, WinnerModel { token, at: pending.at, since: pending.after });
             }

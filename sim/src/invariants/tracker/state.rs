@@ -27,6 +27,11 @@ pub(crate) struct Tracker {
     pub(super) streams: BTreeMap<ConsumerId, StreamModel>,
     pub(super) topics: BTreeMap<TopicId, TopicModel>,
     pub(super) groups: BTreeMap<(TopicId, GroupId), GroupModel>,
+    /// The groups at the last observation.
+    pub(super) present_groups: BTreeSet<(TopicId, GroupId)>,
+    /// Groups found to be deleted at an LSN, until a reply of a later decision: replies of earlier decisions do not
+    /// know of the deletion.
+    pub(super) deleted_groups: Vec<(Lsn, TopicName, GroupName)>,
     pub(super) identities: BTreeMap<DedupeKey, DedupeEntry>,
     pub(super) last_token: Option<LeaseToken>,
     pub(super) effects: BTreeMap<types::Identity, EffectModel>,
@@ -68,6 +73,8 @@ impl Tracker {
             streams: BTreeMap::new(),
             topics: BTreeMap::new(),
             groups: BTreeMap::new(),
+            present_groups: BTreeSet::new(),
+            deleted_groups: Vec::new(),
             identities: BTreeMap::new(),
             last_token: None,
             effects: BTreeMap::new(),
@@ -113,6 +120,8 @@ impl Tracker {
             streams,
             topics,
             groups,
+            present_groups,
+            deleted_groups,
             identities,
             last_token,
             effects,
@@ -135,6 +144,7 @@ impl Tracker {
         } = self;
         // For produced messages the numbers suffice: messages with the same number are equal.
         write!(out, "{:?} {pending:?} {streams:?} {topics:?} {groups:?} {identities:?} ", produced_messages.keys())?;
+        write!(out, "{present_groups:?} {deleted_groups:?} ")?;
         write!(
             out,
             "{last_token:?} {effects:?} {last_grant:?} {steps:?} {maybe_completed:?} {expected_outputs:?} {torn:?} "

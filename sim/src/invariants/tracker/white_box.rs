@@ -15,7 +15,9 @@ use crate::invariants::counts::{ack_count_matches, group_counts_match, load_matc
 use crate::invariants::dead_letters::*;
 use crate::invariants::in_flight::leased_in_flight;
 use crate::invariants::lifecycle::*;
-use crate::invariants::limits::{retained_as_configured, retained_bytes, retained_within_bound, retention_ends};
+use crate::invariants::limits::{
+    memory_of, retained_as_configured, retained_bytes, retained_memory, retained_within_bound, retention_ends,
+};
 use crate::invariants::liveness::not_stuck;
 use crate::invariants::time::{deadline_ends_waiting, wall_follows_clock, wall_is_monotonic};
 use crate::invariants::verdict::Verdict;
@@ -30,11 +32,23 @@ impl Tracker {
         let is_new = self.observed_at != Some(lsn);
         if is_new {
             self.add_models(state, lsn);
+            self.note_deleted_groups(state, lsn);
+            // Every call removes what retention keeps no longer, if the log takes the records; but a start does not,
+            // nor does the call that changes the retention.
+            let removes = self.observed_at.is_some() && !pipeline.broker().is_stalled();
             for topic in state.topics() {
+                let is_known = self.retention.get(&topic.id()).is_some_and(|(before, _)| *before == topic.retention());
                 for (id, partition) in topic.partitions() {
-                    check_partition(&PartitionView::new(topic, id, partition), &self.limits)?;
+                    let partition_view = PartitionView::new(topic, id, partition);
+                    check_partition(&partition_view, &self.limits)?;
+                    if removes && is_known {
+                        check_retained(&partition_view)?;
+                    }
                     self.observe_partition(state, topic, (id, partition), lsn)?;
                 }
+            }
+            if removes {
+                retained_within_bound(state, &self.limits)?;
             }
         }
         let skips = pipeline.broker().counters().skipped;
@@ -49,8 +63,7 @@ impl Tracker {
         self.reclaimed = reclaimed;
         if is_new || self.has_new_reply {
             let now = pipeline.broker().now();
-            // The bound on all retained messages evicts, too.
-            let evicts = has_evicted || self.limits.retained_bytes_max < u64::MAX;
+            let evicts = has_evicted || self.exceeded_bound(state);
             state.topics().try_for_each(|topic| self.check_acks(topic, lsn, now, evicts))?;
             let observed = |topic: &Topic| (topic.id(), (topic.retention(), topic.group_count()));
             self.retention = state.topics().map(observed).collect();
@@ -84,6 +97,17 @@ impl Tracker {
             for group in topic.groups() {
                 let model = || GroupModel::new(group.name().clone(), lsn);
                 self.groups.entry((topic.id(), group.id())).or_insert_with(model);
+            }
+        }
+    }
+
+    /// The broker deletes groups at a client's request and by itself.
+    fn note_deleted_groups(&mut self, state: &State, lsn: Lsn) {
+        let groups = state.topics().flat_map(|topic| topic.groups().map(|group| (topic.id(), group.id())));
+        let before = std::mem::replace(&mut self.present_groups, groups.collect());
+        for key in before.difference(&self.present_groups) {
+            if let (Some(topic), Some(group)) = (self.topics.get(&key.0), self.groups.get(key)) {
+                self.deleted_groups.push((lsn, topic.name.clone(), group.name.clone()));
             }
         }
     }
@@ -201,7 +225,8 @@ impl Tracker {
     /// Every acked message needs a reason, and every missing message must be acked.
     fn check_acks(&mut self, topic: &Topic, lsn: Lsn, now: Timestamp, evicts: bool) -> Verdict {
         let before = self.retention.get(&topic.id()).copied();
-        let is_changed = before.is_some_and(|(before, _)| before != topic.retention());
+        // A new retention applies from the next call on.
+        let retention = before.map_or(topic.retention(), |(before, _)| before);
         let had_no_groups = before.is_none_or(|(_, groups)| groups == 0);
         let Some(model) = self.topics.get(&topic.id()) else { return Ok(()) };
         let groups: Vec<_> = topic.groups().filter_map(|group| self.group_view(topic, group)).collect();
@@ -226,7 +251,6 @@ impl Tracker {
                     dead_lettered_is_acked(view, *offset, known)?;
                 }
             }
-            // A group that was deleted since may have acked it, and retention have ended.
             if had_no_groups {
                 unconsumed_is_stored(topic, known, kept.is_some())?;
             }
@@ -240,14 +264,30 @@ impl Tracker {
             let trimmed_here =
                 trimmed.iter().map(|offset| &model.messages[offset]).filter(|known| known.partition == id);
             let Some(last) = trimmed_here.rev().find(|known| !known.is_removed()) else { continue };
-            if !evicts && !is_changed {
-                retained_as_configured(topic, partition, last, now)?;
+            if !evicts {
+                retained_as_configured(retention, partition, last, now)?;
             }
         }
         if let Some(model) = self.topics.get_mut(&topic.id()) {
             model.mark_trimmed(&trimmed, lsn);
         }
         Ok(())
+    }
+
+    /// Whether the retained messages may have exceeded their bound since the last observation: with all that went.
+    fn exceeded_bound(&self, state: &State) -> bool {
+        let max = self.limits.retained_bytes_max;
+        if max == u64::MAX {
+            return false;
+        }
+        let gone = state.topics().filter_map(|topic| Some((topic, self.topics.get(&topic.id())?)));
+        let gone = gone.flat_map(|(topic, model)| {
+            let known = model.stored_here.iter().map(|offset| &model.messages[offset]);
+            known.filter(|known| {
+                topic.partition(known.partition).is_none_or(|partition| partition.message(known.position).is_none())
+            })
+        });
+        retained_memory(state) + gone.map(|known| memory_of(&known.body)).sum::<u64>() > max
     }
 
     fn group_view<'a>(&'a self, topic: &Topic, group: &'a Group) -> Option<GroupView<'a>> {
@@ -281,6 +321,8 @@ impl Tracker {
     /// The wall clock is about to be rebased, which can set wall time back.
     pub(crate) fn before_rebase(&mut self) {
         self.wall.last = None;
+        // No timers run with it.
+        self.observed_at = None;
     }
 
     /// For an idle broker without due timers.
@@ -290,8 +332,7 @@ impl Tracker {
         for topic in pipeline.state().topics() {
             for (id, partition) in topic.partitions() {
                 retention_ends(topic, id, partition, now)?;
-                let retained = partition.retained().filter_map(|at| partition.message(at));
-                retained_bytes(&PartitionView::new(topic, id, partition), retained.map(payload).sum())?;
+                check_retained(&PartitionView::new(topic, id, partition))?;
             }
             let wall = pipeline.broker().wall();
             topic.groups().try_for_each(|group| deadline_ends_waiting(topic, group, wall))?;
@@ -371,11 +412,21 @@ fn check_partition(partition_view: &PartitionView<'_>, limits: &Limits) -> Verdi
         let acked_in = partition_view.acked_in(position);
         ack_count_matches(partition_view, position, message, acked_in)?;
         let is_acked_by_all = partition_view.is_acked_by_all(acked_in);
-        acked_is_trimmed(partition_view, message, is_acked_by_all)?;
         if !is_acked_by_all {
             open += 1;
             open_bytes += payload(message);
         }
     }
     load_matches(partition_view, open, open_bytes)
+}
+
+/// Checks that a partition retains no more than it is configured to.
+fn check_retained(partition_view: &PartitionView<'_>) -> Verdict {
+    let mut retained = 0;
+    for (position, message) in partition_view.partition.messages() {
+        let is_acked_by_all = partition_view.is_acked_by_all(partition_view.acked_in(position));
+        acked_is_trimmed(partition_view, message, is_acked_by_all)?;
+        retained += if is_acked_by_all { payload(message) } else { 0 };
+    }
+    retained_bytes(partition_view, retained)
 }
