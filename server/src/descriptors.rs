@@ -59,8 +59,12 @@ const START_RETRY: Duration = Duration::from_millis(100);
 /// Opens the log; where it lacks descriptors, again until there are some or [`START_WAIT`] has passed.
 ///
 /// To open a log again after an attempt that failed is what a start after a crash does, so it needs no care of its own.
-pub(crate) fn open_log<T>(mut open: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
-    let end = Instant::now() + START_WAIT;
+pub(crate) fn open_log<T>(open: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    open_within(START_WAIT, open)
+}
+
+fn open_within<T>(wait: Duration, mut open: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    let end = Instant::now() + wait;
     let mut is_told = false;
     loop {
         let result = open();
@@ -100,6 +104,28 @@ pub(crate) fn limit_advice() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Opens a log whose attempts fail with these, then succeeds. The result, and the number of attempts.
+    fn attempts(faults: &[StorageFault]) -> (Result<(), OpenError>, usize) {
+        let mut count = 0;
+        let result = open_within(Duration::from_secs(60), || {
+            count += 1;
+            faults.get(count - 1).cloned().map_or(Ok(()), |fault| Err(OpenError::Storage(fault)))
+        });
+        (result, count)
+    }
+
+    #[test]
+    fn start_waits_for_descriptors_and_for_nothing_else() {
+        let none = StorageFault::NoDescriptor;
+        assert!(matches!(attempts(&[none.clone(), none.clone()]), (Ok(()), 3)));
+        assert!(matches!(
+            attempts(&[none.clone(), StorageFault::Full]),
+            (Err(OpenError::Storage(StorageFault::Full)), 2)
+        ));
+        let error = open_within(Duration::ZERO, || Err::<(), _>(OpenError::Storage(none.clone())));
+        assert!(error.is_err_and(|error| lacks_descriptors(&error)), "it does not wait for ever");
+    }
 
     #[test]
     fn connections_get_what_the_reserve_leaves() {
