@@ -88,7 +88,7 @@ fn check_trial(trial: &Trial) -> Option<String> {
 fn every_defect_fails_exactly_the_cases_it_concerns() {
     let (next, again) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
-        for _ in 0..20 {
+        for _ in 0..8 {
             scope.spawn(|| {
                 while let Some(trial) = TRIALS.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if check_trial(trial).is_some() {
