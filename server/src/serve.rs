@@ -74,6 +74,31 @@ pub enum ServeError {
     /// A thread, a random number or the runtime is not available.
     #[error("cannot start: {0}")]
     System(#[from] std::io::Error),
+    /// The cause of the error is a lack of descriptors.
+    #[error("{error}. {advice}")]
+    NoDescriptors {
+        /// What failed.
+        error: Box<Self>,
+        /// The limit, and how to raise it.
+        advice: String,
+    },
+}
+
+impl ServeError {
+    /// Adds the limit on descriptors, if a lack of them is the cause.
+    fn with_advice(self) -> Self {
+        let lacks_descriptors = match &self {
+            Self::Listen { error, .. } | Self::Folder(FolderError::Io { error, .. }) | Self::System(error) => {
+                descriptors::is_lack_of_descriptors(error)
+            }
+            Self::Open(error) => descriptors::lacks_descriptors(error),
+            _ => false,
+        };
+        if lacks_descriptors {
+            return Self::NoDescriptors { error: Box::new(self), advice: descriptors::limit_advice() };
+        }
+        self
+    }
 }
 
 /// Runs a broker until it is stopped by a signal; `reload` is what SIGHUP does.
@@ -101,7 +126,8 @@ where
 {
     let loaded = settings.clone();
     let settings = descriptors::fit(settings);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| ServeError::from(error).with_advice())?;
     let local = LocalSet::new();
     let result = local.block_on(&runtime, async {
         // First of all, so that no signal but the first two ends the process.
@@ -111,7 +137,7 @@ where
     // Cancels the tasks that still run; their time is up.
     drop(local);
     runtime.shutdown_background();
-    result
+    result.map_err(ServeError::with_advice)
 }
 
 async fn serve<S>(settings: Settings, mut signals: Signals, wrap: fn(FileStorage) -> S) -> Result<ExitCode, ServeError>
@@ -270,8 +296,10 @@ impl LogSource {
             Self::Folder(storage) => {
                 // The broker is not ready before its first segment is, so only the beginning of that is written with
                 // zeros.
-                let mut first = wrap(storage.clone().with_prepare(Prepare::ZerosThenReserve(FIRST_ZEROS_BYTES)));
-                let (pipeline, recovered) = OpenOptions::new().config(config).create(new_log).open(&mut first, now)?;
+                let (pipeline, recovered) = descriptors::open_log(|| {
+                    let mut first = wrap(storage.clone().with_prepare(Prepare::ZerosThenReserve(FIRST_ZEROS_BYTES)));
+                    OpenOptions::new().config(config.clone()).create(new_log).open(&mut first, now)
+                })?;
                 Ok(RecoveredLog { pipeline, recovered, storage: Some(storage) })
             }
         }

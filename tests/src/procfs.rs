@@ -38,6 +38,18 @@ pub fn memory(pid: u32) -> Option<Memory> {
     parse_memory(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
+/// Whether every thread of a process waits for something other than a disk or a tracer. False if it has exited.
+pub fn is_asleep(pid: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let states = threads.flatten().map(|thread| fs::read_to_string(thread.path().join("stat")));
+    // A thread may end in between.
+    states.flatten().all(|stat| parse_state(&stat) == Some('S'))
+}
+
+fn parse_state(stat: &str) -> Option<char> {
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
 /// Time all cores together were not idle.
 pub fn machine_cpu_time() -> Option<Duration> {
     parse_machine(&fs::read_to_string("/proc/stat").ok()?)
@@ -72,6 +84,14 @@ fn parse_memory(status: &str) -> Option<Memory> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn state_of_a_thread_follows_its_name() {
+        assert_eq!(parse_state("12 (a) (b) S 1 2"), Some('S'));
+        assert_eq!(parse_state("12 (driftq-log) D 1 2"), Some('D'));
+        assert_eq!(parse_state("12"), None);
+        assert!(!is_asleep(std::process::id()), "this thread runs");
+    }
 
     #[test]
     fn cpu_time_parses_name_with_parentheses() {

@@ -1,9 +1,10 @@
-//! Read-only commands: describe and peek.
+//! Reads: describe, peek, and what becomes of routing.
 
 use super::Broker;
+use crate::command::Complete;
 use crate::decide;
 use crate::faults::Faults;
-use crate::reply::{Blocked, GroupInfo, PartitionInfo, Peeked, ProgressInfo, Refusal, Reply, TopicInfo};
+use crate::reply::{Blocked, GroupInfo, PartitionInfo, Peeked, ProgressInfo, Refusal, Reply, RouterUse, TopicInfo};
 use crate::state::{Group, Partition, Progress, Topic};
 use crate::types::{Offset, PartitionId, Phase, Position, TopicName};
 
@@ -11,6 +12,15 @@ use crate::types::{Offset, PartitionId, Phase, Position, TopicName};
 const EXAMINED_MAX: usize = 64;
 
 impl<F: Faults> Broker<F> {
+    /// What becomes of the router's decision about each output of `step` if the step is the next command and is
+    /// accepted. `None` if it was completed before: its reply is repeated, and nothing is stored.
+    ///
+    /// The reply does not say so, because it is kept in the log to be repeated.
+    #[must_use]
+    pub fn router_uses(&self, step: &Complete) -> Option<Vec<RouterUse>> {
+        decide::complete::router_uses(&self.state, self.now, step)
+    }
+
     pub(super) fn describe(&self, name: &TopicName) -> Result<Reply, Refusal> {
         let topic = decide::topic(&self.state, name)?;
         let partitions = topic.partitions().map(|(id, partition)| self.describe_partition(topic, id, partition));

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::dead_letter::{check_source, slot};
-use super::produce::{Pending, produce_after};
+use super::produce::{Pending, produce_after, router_use};
 use super::settle::{ClaimStatus, claim_status, has_identity, is_contested};
 use super::{Decision, DecisionContext, check_len};
 use crate::command::{Complete, TokenClaim};
 use crate::faults::Faults;
 use crate::record::{Completed, EffectConclusion, Event, Produced, Stored};
-use crate::reply::{self, Refusal, Reply};
+use crate::reply::{self, Refusal, Reply, RouterUse};
 use crate::state::State;
 use crate::types::{Effect, EffectStatus, MessageRef, StepOutput, Text, Timestamp, TopicName};
 
@@ -57,6 +57,12 @@ pub(crate) fn complete<F: Faults>(
     let step = Completed { message_ref, token, until, is_contested, effect, outputs, dead_letter };
     let reply = Reply::Completed(step.reply());
     Ok(Decision::new(Event::Completed(Box::new(step)), reply))
+}
+
+/// What becomes of the router's decision about each output of a step; `None` for a step whose reply is stored.
+pub(crate) fn router_uses(state: &State, now: Timestamp, request: &Complete) -> Option<Vec<RouterUse>> {
+    let uses = || request.produce.iter().map(|output| router_use(state, output)).collect();
+    stored_reply(state, now, request).is_none().then(uses)
 }
 
 /// The stored reply to the same step.

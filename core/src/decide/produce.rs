@@ -180,22 +180,30 @@ fn set_delivery_time<F: Faults>(context: &DecisionContext<'_, F>, request: &mut 
     Ok(())
 }
 
-/// Moves the router's decision into the envelope, unless it names a topic or partition that does not exist.
-fn follow_router(state: &State, request: &mut Produce) -> (RouterUse, Option<Routing>) {
-    let Some(decision) = request.routing.take() else { return (RouterUse::NoDecision, None) };
-    let envelope = &mut request.envelope;
+/// What becomes of the router's decision about a message. One that names a topic or partition that does not exist is
+/// ignored.
+pub(crate) fn router_use(state: &State, request: &Produce) -> RouterUse {
+    let Some(decision) = &request.routing else { return RouterUse::NoDecision };
+    let envelope = &request.envelope;
     let target = decision.target_topic.as_ref().or(envelope.target_topic.as_ref()).unwrap_or(&request.topic);
     // The producer's partition must exist in the router's topic, too.
     let partition = decision.partition_override.or(envelope.partition_override);
     let exists = state
         .topic_named(target)
         .is_some_and(|topic| partition.is_none_or(|partition| partition.0 < topic.partition_count()));
-    if !exists {
-        return (RouterUse::Ignored, None);
-    }
+    if exists { RouterUse::Followed } else { RouterUse::Ignored }
+}
+
+/// Moves the router's decision into the envelope, unless it is ignored.
+fn follow_router(state: &State, request: &mut Produce) -> (RouterUse, Option<Routing>) {
+    let router = router_use(state, request);
+    let Some(decision) = request.routing.take().filter(|_| router == RouterUse::Followed) else {
+        return (router, None);
+    };
+    let envelope = &mut request.envelope;
     envelope.target_topic = decision.target_topic.or(envelope.target_topic.take());
-    envelope.partition_override = partition;
-    (RouterUse::Followed, Some(decision.routing))
+    envelope.partition_override = decision.partition_override.or(envelope.partition_override);
+    (router, Some(decision.routing))
 }
 
 fn check_sizes(limits: &Limits, request: &Produce) -> Result<(), Refusal> {

@@ -21,7 +21,7 @@ use hyper::StatusCode;
 use super::api::Api;
 use super::body_budget::BodyBytes;
 use super::claim_fields::{AckFields, NackFields};
-use super::complete::{parse_step, route_step, write_completed};
+use super::complete::{RoutedStep, StepRouting, parse_step, route_step, write_completed};
 use super::error::ApiError;
 use super::fields::from_json;
 use super::idempotency::{parse_begin, parse_finish, write_begun};
@@ -94,8 +94,14 @@ enum Routing {
     Known { line: RoutedLine, value_bytes: usize },
 }
 
-/// The command of a line, or the error of the line.
-type RoutedLine = Result<(Command, Pending), ApiError>;
+/// A line that has passed the router.
+enum Line {
+    Produce(Box<Produce>, Option<RouterFailure>),
+    Step(RoutedStep),
+}
+
+/// The line, or its error.
+type RoutedLine = Result<Line, ApiError>;
 
 impl BatchBody {
     pub(crate) fn new(api: Rc<Api>, kind: BatchKind, body: RequestBody) -> Self {
@@ -224,8 +230,22 @@ impl BatchBody {
 
     fn submit_routed(&self, line: RoutedLine) {
         match line {
-            Ok((command, pending)) => self.submit(command, pending),
+            Ok(line) => self.submit_routed_line(line),
             Err(error) => self.add_refusal(&error),
+        }
+    }
+
+    /// Submits a line that has passed the router.
+    fn submit_routed_line(&self, line: Line) {
+        match line {
+            Line::Produce(produce, failure) => {
+                let topic = produce.topic.clone();
+                self.submit(Command::Produce(produce), Pending::Produce(topic, failure));
+            }
+            Line::Step(routed) => {
+                let (step, routing) = routed.submit(&self.api);
+                self.submit(Command::Complete(step), Pending::Complete(routing));
+            }
         }
     }
 
@@ -275,14 +295,13 @@ impl BatchBody {
                 let headers = MessageHeaders { idempotency_key: None, trace: trace.as_deref() };
                 match from_json::<ProduceFields<'_>>(line).and_then(|fields| fields.into_produce(headers)) {
                     Ok(produce) if self.api.router.is_empty() => {
-                        let (command, pending) = produce_line(produce, None);
-                        self.submit(command, pending);
+                        self.submit_routed_line(Line::Produce(produce, None));
                     }
                     Ok(produce) => {
                         let (bytes, routing) =
                             (produce.value.len(), route(Rc::clone(&self.api), produce, Company::Batch));
                         self.route(bytes, context, async {
-                            routing.await.map(|(produce, failure)| produce_line(produce, failure))
+                            routing.await.map(|(produce, failure)| Line::Produce(produce, failure))
                         });
                     }
                     Err(error) => self.refuse(error),
@@ -290,12 +309,12 @@ impl BatchBody {
             }
             BatchKind::Complete { trace } => match parse_step(line, trace.as_deref()) {
                 Ok(step) if self.api.router.is_empty() => {
-                    self.submit(Command::Complete(step), Pending::Complete);
+                    self.submit_routed_line(Line::Step(RoutedStep::unrouted(step)))
                 }
                 Ok(step) => {
                     let bytes = step.produce.iter().map(|message| message.value.len()).sum();
                     let routing = route_step(Rc::clone(&self.api), step);
-                    self.route(bytes, context, async { Ok((Command::Complete(routing.await?), Pending::Complete)) });
+                    self.route(bytes, context, async { routing.await.map(Line::Step) });
                 }
                 Err(error) => self.refuse(error),
             },
@@ -360,19 +379,14 @@ impl PollLines for BatchBody {
     }
 }
 
-fn produce_line(produce: Box<Produce>, failure: Option<RouterFailure>) -> (Command, Pending) {
-    let topic = produce.topic.clone();
-    (Command::Produce(produce), Pending::Produce(topic, failure))
-}
-
 /// A line in progress.
 enum Pending {
     /// A produce that waits for its reply; the topic is echoed, and a failure of the router reported.
     Produce(TopicName, Option<RouterFailure>),
     /// An ack or nack that waits for its reply.
     Settled,
-    /// A complete that waits for its reply.
-    Complete,
+    /// A complete that waits for its reply, and what became of its routing.
+    Complete(StepRouting),
     /// A begin that waits for its reply.
     Begin,
     /// A finish that waits for its reply.
@@ -432,16 +446,16 @@ impl ReplySink for ResponseLines {
                 write_error(&error, out);
             }
             (Some(Pending::Settled), Ok(_)) => out.extend_from_slice(b"{\"status\":204}\n"),
-            (Some(Pending::Complete), Ok(reply)) => {
+            (Some(Pending::Complete(routing)), Ok(reply)) => {
                 let outputs = Complete::reply(reply);
-                write_line(out, |json| write_completed(json, &outputs));
+                write_line(out, |json| write_completed(json, &outputs, &routing, &self.metrics));
             }
             (Some(Pending::Begin), Ok(reply)) => {
                 let begun = Begin::reply(reply);
                 write_line(out, |json| write_begun(json, &begun, clock, "effect_status"));
             }
             (Some(Pending::Finish), Ok(_)) => write_line(out, |json| json.flag("ok", true)),
-            (Some(Pending::Settled | Pending::Complete | Pending::Begin | Pending::Finish), Err(refusal)) => {
+            (Some(Pending::Settled | Pending::Complete(_) | Pending::Begin | Pending::Finish), Err(refusal)) => {
                 write_error(&refusal.into(), out);
             }
             (Some(Pending::Ready(_)) | None, _) => unreachable!("a reply answers a line that waits for one"),

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use driftq_core::command::{Claim, Complete, Produce, TokenClaim};
-use driftq_core::reply::StepOutput;
+use driftq_core::reply::{RouterUse, StepOutput};
 use driftq_core::types::{EffectStatus, GroupName, Offset, OwnerName, PartitionId, Text, TopicName};
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -17,10 +17,11 @@ use super::fields::{Object, Str, from_json, raw_json, required};
 use super::head::RequestHead;
 use super::idempotency::final_status;
 use super::message_fields::{MessageHeaders, ProduceFields};
-use super::produce::route;
+use super::produce::{route, write_unrouted};
 use super::response::{ApiResponse, json};
 use crate::json::{Json, object};
-use crate::router::Company;
+use crate::metrics::Metrics;
+use crate::router::{Company, RouterFailure};
 
 /// Outputs of one step that are routed concurrently: a quarter of the router's own limit.
 const CONCURRENT_ROUTES_MAX: usize = 16;
@@ -100,26 +101,67 @@ pub(crate) fn parse_step(body: &[u8], trace: Option<&str>) -> Result<Box<Complet
     Ok(Box::new(Complete { claim, result: raw_json(fields.result), produce, failed }))
 }
 
-/// Routes the outputs and completes the step.
-pub(crate) async fn complete(api: &Rc<Api>, mut step: Box<Complete>) -> Result<ApiResponse, ApiError> {
-    if !api.router.is_empty() {
-        step.produce = route_all(api, step.produce).await?;
+/// A step whose outputs have passed the router.
+#[derive(Debug)]
+pub(crate) struct RoutedStep {
+    pub(crate) step: Box<Complete>,
+    /// Why the router could not decide, by output.
+    failures: Vec<Option<RouterFailure>>,
+}
+
+impl RoutedStep {
+    /// A step without a router.
+    pub(crate) fn unrouted(step: Box<Complete>) -> Self {
+        Self { failures: Vec::new(), step }
     }
+
+    /// The step, and what becomes of its routing if it is submitted now.
+    pub(crate) fn submit(self, api: &Api) -> (Box<Complete>, StepRouting) {
+        if api.router.is_empty() {
+            return (self.step, StepRouting::default());
+        }
+        let uses = api.driver.with_pipeline(|pipeline| pipeline.broker().router_uses(&self.step)).flatten();
+        // A step that was completed before stores nothing, so nothing becomes of its routing now.
+        let routing = uses.map(|uses| StepRouting(uses.into_iter().zip(self.failures).collect()));
+        (self.step, routing.unwrap_or_default())
+    }
+}
+
+/// What became of the routing of each output; empty without a router.
+#[derive(Debug, Default)]
+pub(crate) struct StepRouting(Vec<(RouterUse, Option<RouterFailure>)>);
+
+/// Routes the outputs and completes the step.
+pub(crate) async fn complete(api: &Rc<Api>, step: Box<Complete>) -> Result<ApiResponse, ApiError> {
+    let routed =
+        if api.router.is_empty() { RoutedStep::unrouted(step) } else { route_step(Rc::clone(api), step).await? };
+    let (step, routing) = routed.submit(api);
     let outputs = api.driver.ask(step).await??;
     let mut out = Json::object();
-    write_completed(&mut out, &outputs);
+    write_completed(&mut out, &outputs, &routing, &api.metrics);
     Ok(json(StatusCode::OK, out))
 }
 
 /// Routes the outputs of a step.
-pub(crate) async fn route_step(api: Rc<Api>, mut step: Box<Complete>) -> Result<Box<Complete>, ApiError> {
-    step.produce = route_all(&api, step.produce).await?;
-    Ok(step)
+pub(crate) async fn route_step(api: Rc<Api>, mut step: Box<Complete>) -> Result<RoutedStep, ApiError> {
+    let (messages, failures) = route_all(&api, std::mem::take(&mut step.produce)).await?.into_iter().unzip();
+    step.produce = messages;
+    Ok(RoutedStep { step, failures })
 }
 
-/// Writes the messages that a step produced.
-pub(crate) fn write_completed(json: &mut Json, outputs: &[StepOutput]) {
-    json.list("produced", outputs.iter(), |output, out| object(out, |json| write_output(output, json)));
+/// Writes the messages that a step produced, and counts what became of their routing.
+pub(crate) fn write_completed(json: &mut Json, outputs: &[StepOutput], routing: &StepRouting, metrics: &Metrics) {
+    let routing = routing.0.iter().copied().map(Some).chain(std::iter::repeat(None));
+    json.list("produced", outputs.iter().zip(routing), |(output, routing), out| {
+        object(out, |json| {
+            write_output(output, json);
+            // A duplicate is not stored, so nothing became of its routing.
+            if let Some((router, failure)) = routing.filter(|_| !output.duplicate) {
+                metrics.count_routed(router);
+                write_unrouted(json, router, failure);
+            }
+        });
+    });
 }
 
 fn write_output(output: &StepOutput, json: &mut Json) {
@@ -134,8 +176,11 @@ fn write_output(output: &StepOutput, json: &mut Json) {
     }
 }
 
+/// A message after the router, and why the router could not decide.
+type Routed = (Produce, Option<RouterFailure>);
+
 /// Adds the router's decision to each message; keeps their order.
-async fn route_all(api: &Rc<Api>, messages: Vec<Produce>) -> Result<Vec<Produce>, ApiError> {
+async fn route_all(api: &Rc<Api>, messages: Vec<Produce>) -> Result<Vec<Routed>, ApiError> {
     let mut routed = Vec::with_capacity(messages.len());
     let mut messages = messages.into_iter().enumerate().peekable();
     while messages.peek().is_some() {
@@ -143,12 +188,13 @@ async fn route_all(api: &Rc<Api>, messages: Vec<Produce>) -> Result<Vec<Produce>
         let mut tasks = JoinSet::new();
         for (at, message) in messages.by_ref().take(CONCURRENT_ROUTES_MAX) {
             let routing = route(Rc::clone(api), Box::new(message), Company::Batch);
-            tasks.spawn_local(async move { (at, routing.await.map(|(message, _)| message)) });
+            tasks.spawn_local(async move { (at, routing.await) });
         }
         let mut decided = tasks.join_all().await;
         decided.sort_unstable_by_key(|(at, _)| *at);
         for (_, message) in decided {
-            routed.push(*message?);
+            let (message, failure) = message?;
+            routed.push((*message, failure));
         }
     }
     Ok(routed)

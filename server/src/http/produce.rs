@@ -49,9 +49,15 @@ pub(crate) fn write_produced(json: &mut Json, topic: &TopicName, at: &Produced, 
     if at.already_done {
         json.flag("already_done", true);
     }
-    match (at.router, failure) {
-        // A duplicate is not stored, so nothing became of its routing.
-        _ if at.duplicate => {}
+    // A duplicate is not stored, so nothing became of its routing.
+    if !at.duplicate {
+        write_unrouted(json, at.router, failure);
+    }
+}
+
+/// Writes that a message was stored without the router's decision, if so.
+pub(crate) fn write_unrouted(json: &mut Json, router: RouterUse, failure: Option<RouterFailure>) {
+    match (router, failure) {
         (RouterUse::Ignored, _) => json.plain("routing", "set_aside"),
         (_, Some(_)) => json.plain("routing", "failed"),
         _ => {}

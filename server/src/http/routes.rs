@@ -109,7 +109,7 @@ impl Route {
                         Ok(Self::PurgeTopic(topic_name(name)?))
                     }
                     (Some(_), Some("purge"), None) => Err(ApiError::method_not_allowed("POST")),
-                    _ => Err(ApiError::not_found("no such route; the API is under /v1")),
+                    _ => Err(ApiError::not_found("no such route; the API is under /v1/")),
                 }
             }
         }

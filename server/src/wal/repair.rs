@@ -34,6 +34,12 @@ struct TopicParts {
     groups: BTreeMap<GroupId, GroupParts>,
 }
 
+impl TopicParts {
+    fn name(&self) -> Option<TopicName> {
+        if let Some(Image::Topic { name, .. }) = &self.topic { Some(name.clone()) } else { None }
+    }
+}
+
 #[derive(Debug, Default)]
 struct PartitionParts {
     /// The next position and the offset of the last.
@@ -102,12 +108,13 @@ pub(super) fn repair(images: Vec<Image>, boot: Boot) -> Repaired {
             }
         }
     }
-    let next_topic = topics.keys().next_back().map_or(TopicId(0), |topic| TopicId(topic.0 + 1));
+    let next_topic = topics.keys().next_back().map_or(TopicId(0), |topic| TopicId(topic.0.saturating_add(1)));
     let origin = origin.unwrap_or(Image::Origin { clock: newest, wall_clock: WallClock::default(), boot, next_topic });
     let mut built = Repaired { state: State::default(), unknown_from: BTreeMap::new(), unused: 0, renamed: Vec::new() };
     built.put(origin);
+    let mut names: BTreeSet<TopicName> = topics.values().filter_map(TopicParts::name).collect();
     for (id, parts) in topics {
-        built.put_topic(id, parts);
+        built.put_topic(id, parts, &mut names);
     }
     others.into_iter().for_each(|image| built.put(image));
     built
@@ -120,13 +127,14 @@ impl Repaired {
         self.unused += u64::from(self.state.apply(&record).is_err());
     }
 
-    fn put_topic(&mut self, id: TopicId, mut parts: TopicParts) {
+    /// Puts a topic and what is in it; `names` are those that are taken.
+    fn put_topic(&mut self, id: TopicId, mut parts: TopicParts, names: &mut BTreeSet<TopicName>) {
         let (keeps, unnamed) = match &parts.topic {
             Some(Image::Topic { retention, .. }) => (*retention, false),
             _ => (Retention::default(), true),
         };
         if unnamed {
-            let Some(topic) = unnamed_topic(id, &parts) else { return };
+            let Some(topic) = unnamed_topic(id, &parts, names) else { return };
             parts.topic = Some(topic);
         }
         let before = self.unused;
@@ -174,18 +182,32 @@ impl Repaired {
     }
 }
 
-/// A topic whose image is lost, under a name of its own, if anything is in it.
-fn unnamed_topic(topic: TopicId, parts: &TopicParts) -> Option<Image> {
+/// A topic whose image is lost, under a name that no other has, if anything is in it.
+fn unnamed_topic(topic: TopicId, parts: &TopicParts, names: &mut BTreeSet<TopicName>) -> Option<Image> {
     let last = parts.partitions.keys().next_back()?;
     let offset = |image: &Image| if let Image::Message { offset, .. } = image { offset.0 } else { 0 };
     let stored = parts.partitions.values().flat_map(|partition| partition.messages.values().map(offset));
     let ends = parts.partitions.values().filter_map(|partition| Some(partition.end?.1?.0));
     let runs = parts.partitions.values().flat_map(|partition| partition.trimmed.iter().map(|run| run.last_offset.0));
-    let next_offset = Offset(stored.chain(ends).chain(runs).max()? + 1);
-    let next_group = GroupId(parts.groups.keys().next_back().map_or(0, |group| group.0 + 1));
-    let name = TopicName::new(&format!("salvaged.{}", topic.0)).ok()?;
-    let (partitions, retention) = (last.0 + 1, Retention::default());
+    let next_offset = Offset(stored.chain(ends).chain(runs).max()?.checked_add(1)?);
+    let next_group = GroupId(parts.groups.keys().next_back().map_or(Some(0), |group| group.0.checked_add(1))?);
+    let (partitions, retention) = (last.0.checked_add(1)?, Retention::default());
+    let name = unused_name(topic, names)?;
+    names.insert(name.clone());
     Some(Image::Topic { topic, name, partitions, retention, next_offset, next_group })
+}
+
+/// A name that is not taken: `salvaged.ID`, or that with a number behind.
+fn unused_name(topic: TopicId, names: &BTreeSet<TopicName>) -> Option<TopicName> {
+    // One of these is free, as there is one more than there are names.
+    let numbered = (2..names.len().saturating_add(3)).map(|number| format!("salvaged.{}.{number}", topic.0));
+    let candidates = std::iter::once(format!("salvaged.{}", topic.0)).chain(numbered);
+    candidates.filter_map(|name| TopicName::new(&name).ok()).find(|name| !names.contains(name))
+}
+
+/// The position behind, also of a number that no log assigns.
+fn behind(position: Position) -> Position {
+    Position(position.0.saturating_add(1))
 }
 
 /// The positions of a partition, each stored or trimmed.
@@ -203,7 +225,7 @@ struct RepairedPartition {
 impl RepairedPartition {
     fn new(parts: PartitionParts, acked: &[(GroupId, Vec<(Position, Position)>)], retention: Retention) -> Self {
         let PartitionParts { end, trimmed, messages } = parts;
-        let behind_last = messages.keys().next_back().map(|last| last.next());
+        let behind_last = messages.keys().next_back().map(|last| behind(*last));
         let guessed = behind_last.into_iter().chain(trimmed.iter().map(|run| run.end)).max().unwrap_or_default();
         let (next, last_offset) = end.unwrap_or((guessed, None));
         let stored_in = |runs: &[(Position, Position)]| {
@@ -263,13 +285,13 @@ impl RepairedPartition {
                 let known = self.run_offsets.get(&end).copied();
                 let known = known.or(if offset.is_none() { self.last_offset } else { None });
                 let below = offset.and_then(|offset| offset.0.checked_sub(1)).map(Offset);
-                let first = last.map_or(0, |last: Offset| last.0 + 1);
-                let last_offset = known.or(below).unwrap_or(Offset(first + (end.0 - at.0 - 1)));
+                let first = last.map_or(0, |last: Offset| last.0.saturating_add(1));
+                let last_offset = known.or(below).unwrap_or(Offset(first.saturating_add(end.0 - at.0 - 1)));
                 gaps.push(RunImage { start: at, end, last_offset });
                 last = Some(last_offset);
             }
             last = offset.or(last);
-            at = end.next();
+            at = behind(end);
         }
         gaps
     }
@@ -277,7 +299,7 @@ impl RepairedPartition {
     /// The partition, its trimmed runs and its messages.
     fn images(&self, topic: TopicId, partition: PartitionId) -> Vec<Image> {
         let mut gaps = self.gaps();
-        let last_message = self.messages.last_key_value().filter(|(at, _)| at.next() == self.next);
+        let last_message = self.messages.last_key_value().filter(|(at, _)| behind(**at) == self.next);
         let last_offset = match last_message {
             Some((_, image)) => offset_of(image),
             None => gaps.last().map(|gap| gap.last_offset),
@@ -305,7 +327,7 @@ impl RepairedPartition {
             let group = *group;
             let messages = acked.iter().filter_map(|at| {
                 let last_offset = offset_of(self.messages.get(at)?)?;
-                Some(RunImage { start: *at, end: at.next(), last_offset })
+                Some(RunImage { start: *at, end: behind(*at), last_offset })
             });
             let mut parts: Vec<RunImage> = gaps.iter().copied().chain(messages).collect();
             parts.sort_by_key(|run| run.start);
@@ -332,3 +354,6 @@ impl RepairedPartition {
 fn offset_of(image: &Image) -> Option<Offset> {
     if let Image::Message { offset, .. } = image { Some(*offset) } else { None }
 }
+
+#[cfg(test)]
+mod tests;

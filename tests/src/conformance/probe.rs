@@ -68,7 +68,18 @@ impl<'a> Probe<'a> {
     /// A request with any method.
     pub(super) fn call(&self, method: &str, target: &str, body: &str) -> Result<Reply, Verdict> {
         let json: &[(&str, &str)] = if body.is_empty() { &[] } else { &[("Content-Type", "application/json")] };
-        Ok(self.client.call(&Request { method, target, headers: json, body })?)
+        self.send(method, target, json, body)
+    }
+
+    /// A request with any headers.
+    pub(super) fn send(
+        &self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Result<Reply, Verdict> {
+        Ok(self.client.call(&Request { method, target, headers, body })?)
     }
 
     /// A `GET`.

@@ -320,3 +320,37 @@ fn complete_finishes_effect_that_failed_retryably() {
         assert_eq!((&reply.json()["decision"], &reply.json()["result"]), (&json!("REPLAY"), &json!("paid")));
     });
 }
+
+#[test]
+fn routing_set_aside_or_failed_is_in_the_response_of_a_step() {
+    // Nothing listens on port 1, so the webhook fails; the rule names a topic that does not exist.
+    let toml = "[router.webhook]\nurl = \"http://127.0.0.1:1/\"\n\
+                [[router.rule]]\nkey_prefix = \"x\"\nlabel = \"l\"\ntarget_topic = \"absent\"\n\
+                [[router.rule]]\nkey_prefix = \"u\"\nlabel = \"l\"\ntarget_topic = \"u\"\n";
+    let server = Server::configured(toml, &[]);
+    server.create("t", 1);
+    server.create("u", 1);
+    let outputs = ["x", "other", "u"].map(|key| json!({ "topic": "u", "key": key, "value": "v" }));
+    let remarks = |reply: &Value| -> Vec<Value> {
+        reply["produced"].as_array().expect("outputs").iter().map(|output| output["routing"].clone()).collect()
+    };
+    server.produce_json(&json!({ "topic": "t", "key": "u-1", "value": "v", "envelope": { "target_topic": "t" } }));
+    server.produce_json(&json!({ "topic": "t", "key": "x-2", "value": "v" }));
+    server.produce_json(&json!({ "topic": "t", "key": "x-3", "value": "v" }));
+
+    let item = server.next("t");
+    let reply = completed(&server, "t", &item, json!({ "produce": outputs }));
+    assert_eq!(remarks(&reply), [json!("set_aside"), json!("failed"), Value::Null], "{reply}");
+    // A repeated answer says nothing: the router may decide otherwise by now, and nothing is stored.
+    server.create("absent", 1);
+    let again = completed(&server, "t", &item, json!({ "produce": outputs }));
+    assert_eq!(remarks(&again), [Value::Null, Value::Null, Value::Null], "{again}");
+    assert_eq!(server.metric("driftq_router_set_aside_total"), Some(3.0));
+
+    // The topic exists now.
+    let item = server.next("t");
+    let line = step("t", &item, json!({ "produce": outputs })).to_string();
+    let batch = server.call("POST", "/v1/complete", &[("Content-Type", "application/x-ndjson")], &line);
+    let reply = batch.json();
+    assert_eq!(remarks(&reply), [Value::Null, json!("failed"), Value::Null], "{reply}");
+}

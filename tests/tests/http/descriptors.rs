@@ -101,3 +101,19 @@ fn lack_of_descriptors_at_the_logs_files_is_waited_out() {
     assert_eq!(server.get("/v1/readyz").status, 200, "connections are accepted again");
     assert!(!server.log().contains("nothing more is accepted"), "{}", server.log());
 }
+
+#[test]
+fn start_without_descriptors_names_the_limit() {
+    if !tools::runs("prlimit", "-V") {
+        println!("skipped: a low limit on open files, because there is no prlimit");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    // Below 8 not even the libraries of a process can be opened; with a few more than these it starts.
+    for limit in 8..12 {
+        let nofile = format!("--nofile={limit}:{limit}");
+        let launch = Launch::new(&folder.path().join("data"), &[]).wrapper(&["prlimit", &nofile]);
+        let log = launch.start().err().map(|failure| failure.log).unwrap_or_default();
+        assert!(log.contains(&format!("The limit on open files is {limit}; raise it")), "{limit}: {log}");
+    }
+}

@@ -54,7 +54,7 @@ struct DeadLettered {
 }
 
 /// Waits for the dead letter of a topic.
-fn dead_letter_of(probe: &Probe<'_>, source: &str) -> Result<Item, Verdict> {
+pub(super) fn dead_letter_of(probe: &Probe<'_>, source: &str) -> Result<Item, Verdict> {
     let name = format!("dlq.{source}");
     let deadline = Instant::now() + Duration::from_secs(3).min(probe.timeout());
     while !probe.topics()?.contains(&name) {

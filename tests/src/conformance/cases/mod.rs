@@ -1,6 +1,8 @@
 //! The clauses, one module per part of the specification: a table of cases, and a function for each.
 
 mod backpressure;
+mod beyond;
+mod beyond_worker;
 mod dead_letters;
 mod durability;
 mod effects;
@@ -39,6 +41,8 @@ pub fn cases() -> Vec<Case> {
         retries::CASES,
         effects::CASES,
         dead_letters::CASES,
+        beyond::CASES,
+        beyond_worker::CASES,
     ];
     modules.concat()
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::support::{OnFault, in_parallel, timed};
+use crate::procfs;
 use crate::torture::client::{CallResult, RecordedClient};
 use crate::torture::interrupt;
 use crate::torture::scenario::{LogMode, Options, Scenario};
@@ -22,8 +23,10 @@ const PARALLEL: usize = 12;
 /// Long values that fill a segment, so that the next segment and a snapshot are created.
 const LONG_VALUES: usize = 24;
 const LONG_BYTES: usize = 28_000;
-/// How long the thread of files may be at work after the last call.
-const BACKGROUND_WITHIN: Duration = Duration::from_secs(1);
+/// How long no thread of the server may have been at work until its background work counts as complete.
+const QUIET: Duration = Duration::from_secs(1);
+/// How long background work may take: on a busy machine a traced thread is slow.
+const BACKGROUND_WITHIN: Duration = Duration::from_secs(30);
 /// How long a server that does not respond any more may take to exit: on a busy machine its tracer delays it.
 const EXIT_WITHIN: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
@@ -104,10 +107,17 @@ fn kill_at(options: &Options, series: Series, point: u64) -> Result<(bool, Verdi
             Some(thread) => {
                 let pid = scenario.daemon()?.pid();
                 let injector = SyscallInjector::attach(pid, thread, series.call, &action)?;
-                let limit = if fixed_calls(&scenario).is_some() { BACKGROUND_WITHIN } else { EXIT_WITHIN };
+                let (limit, quiet) = match fixed_calls(&scenario) {
+                    Some(()) => (BACKGROUND_WITHIN, QUIET),
+                    None => (EXIT_WITHIN, EXIT_WITHIN),
+                };
                 let daemon = scenario.daemon()?;
                 let deadline = Instant::now() + limit;
-                while daemon.is_running() && Instant::now() < deadline {
+                let mut busy = Instant::now();
+                while daemon.is_running() && Instant::now() < deadline && busy.elapsed() < quiet {
+                    if !procfs::is_asleep(pid) {
+                        busy = Instant::now();
+                    }
                     interrupt::sleep(POLL)?;
                 }
                 killed = !daemon.is_running();

@@ -15,6 +15,8 @@ const IDLE: Duration = Duration::from_millis(40);
 const IN_FLIGHT_MAX: usize = 2;
 const PARTITION_MESSAGES_MAX: usize = 2;
 const PARTITION_BYTES_MAX: usize = 20;
+/// A topic with so many partitions remembers no produced keys.
+const FORGETFUL_PARTITIONS: i64 = 5;
 
 pub(super) struct Broker {
     pub(super) defect: Defect,
@@ -36,16 +38,19 @@ pub(super) struct Topic {
     /// Signalled for the streams of this topic. One for all topics would wake up all streams on every change.
     changed: Arc<Condvar>,
     pub(super) partitions: i64,
+    pub(super) retention_ms: Value,
     next_offset: i64,
-    messages: BTreeMap<i64, Message>,
+    pub(super) messages: BTreeMap<i64, Message>,
     pub(super) groups: BTreeMap<String, Group>,
 }
 
 #[derive(Clone)]
-struct Message {
-    partition: i64,
+pub(super) struct Message {
+    pub(super) partition: i64,
     key: String,
     value: String,
+    /// The field that carries the value.
+    field: &'static str,
     envelope: Value,
 }
 
@@ -53,16 +58,17 @@ struct Message {
 pub(super) struct Group {
     consumers: Vec<u64>,
     turn: usize,
-    progress: BTreeMap<i64, Progress>,
+    pub(super) progress: BTreeMap<i64, Progress>,
+    pub(super) is_ephemeral: bool,
 }
 
 /// A group's progress with a message.
 #[derive(Default)]
-struct Progress {
-    done: bool,
-    attempts: i64,
-    owner: String,
-    lease_until: Option<Instant>,
+pub(super) struct Progress {
+    pub(super) done: bool,
+    pub(super) attempts: i64,
+    pub(super) owner: String,
+    pub(super) lease_until: Option<Instant>,
     due: Option<Instant>,
     last_error: String,
     /// Consumers that get a copy of this delivery, with the defect of broadcasting.
@@ -73,7 +79,22 @@ pub(super) struct Produce<'a> {
     pub(super) topic: &'a str,
     pub(super) key: &'a str,
     pub(super) value: &'a str,
+    pub(super) field: &'static str,
     pub(super) envelope: &'a Value,
+}
+
+/// Why a delivery has failed.
+#[derive(Clone, Copy)]
+pub(super) enum Failure<'a> {
+    Expired,
+    Nacked(&'a str),
+    /// No retry can succeed.
+    Final(&'a str),
+}
+
+/// The token of a delivery.
+pub(super) fn token(offset: i64, attempts: i64) -> String {
+    format!("{offset}-{attempts}")
 }
 
 pub(super) enum Refusal {
@@ -85,7 +106,8 @@ pub(super) enum Refusal {
 
 impl Topic {
     pub(super) fn of(partitions: i64) -> Self {
-        Self { changed: Arc::default(), partitions, next_offset: 0, messages: BTreeMap::new(), groups: BTreeMap::new() }
+        let (messages, groups) = (BTreeMap::new(), BTreeMap::new());
+        Self { changed: Arc::default(), partitions, retention_ms: Value::Null, next_offset: 0, messages, groups }
     }
 
     fn append(&mut self, message: Message, defect: Defect) {
@@ -95,13 +117,17 @@ impl Topic {
         self.changed.notify_all();
     }
 
+    /// Whether every group has finished a message; false if there is no group.
+    fn is_done(&self, offset: i64) -> bool {
+        let mut groups = self.groups.values();
+        let done = |group: &Group| group.progress.get(&offset).is_some_and(|progress| progress.done);
+        !self.groups.is_empty() && groups.all(done)
+    }
+
     /// Messages and bytes of a partition that some group has not finished; all if there is no group.
     fn load(&self, partition: i64) -> (usize, usize) {
-        let done = |offset: &i64| {
-            !self.groups.is_empty()
-                && self.groups.values().all(|group| group.progress.get(offset).is_some_and(|progress| progress.done))
-        };
-        let open = self.messages.iter().filter(|(offset, message)| message.partition == partition && !done(offset));
+        let open =
+            self.messages.iter().filter(|(offset, message)| message.partition == partition && !self.is_done(**offset));
         open.fold((0, 0), |(count, bytes), (_, message)| (count + 1, bytes + message.key.len() + message.value.len()))
     }
 }
@@ -152,7 +178,8 @@ impl Broker {
         }
     }
 
-    pub(super) fn produce(&self, request: &Produce<'_>) -> Result<(), Refusal> {
+    /// Stores a message. Whether every group is done with its identity.
+    pub(super) fn produce(&self, request: &Produce<'_>) -> Result<bool, Refusal> {
         let mut state = self.lock();
         let text = |name: &str| request.envelope[name].as_str().unwrap_or_default();
         let target = text("target_topic");
@@ -171,7 +198,7 @@ impl Broker {
             || (self.defect == Defect::EmptyKeyDeduplicated && request.envelope["idempotency_key"] == "");
         if partition.is_err() && self.defect == Defect::FailedProduceUsesKey {
             state.produced_keys.insert(identity);
-            return partition.map(|_| ());
+            return partition.map(|_| false);
         }
         let partition = partition?;
         let topic = state.topics.get(name).ok_or(Refusal::NoTopic)?;
@@ -179,7 +206,7 @@ impl Broker {
         let fits = self.has_large_partitions()
             || count < PARTITION_MESSAGES_MAX && bytes + request.key.len() + request.value.len() <= self.bytes_max();
         if keyed && self.defect != Defect::DuplicateEnqueued && state.produced_keys.contains(&identity) {
-            return if self.defect == Defect::DuplicateRefused { Err(Refusal::NotOwner) } else { Ok(()) };
+            return if self.defect == Defect::DuplicateRefused { Err(Refusal::NotOwner) } else { Ok(false) };
         }
         if !fits && self.defect != Defect::OverloadedButEnqueued {
             return Err(Refusal::Overloaded);
@@ -190,17 +217,29 @@ impl Broker {
         } else {
             request.value.to_owned()
         };
-        let message = Message { partition, key: request.key.to_owned(), value, envelope };
+        let field = request.field;
+        let message = Message { partition, key: request.key.to_owned(), value, field, envelope };
+        let (mut already_done, mut keyed_is_kept) = (false, true);
         if let Some(topic) = state.topics.get_mut(name) {
             if self.defect == Defect::StoredTwice && topic.partitions == 4 {
                 topic.append(Message { partition: (partition + 1) % 4, ..message.clone() }, self.defect);
             }
+            // In topics of the case that observes it, a key is forgotten as soon as its message is stored.
+            let same = |known: &Message| known.envelope["idempotency_key"] == message.envelope["idempotency_key"];
+            if keyed && topic.partitions == FORGETFUL_PARTITIONS {
+                already_done = topic.messages.iter().any(|(offset, known)| same(known) && topic.is_done(*offset));
+            }
+            let offset = topic.next_offset;
             topic.append(message, self.defect);
+            for group in topic.groups.values_mut().filter(|_| already_done) {
+                group.progress.entry(offset).or_default().done = true;
+            }
+            keyed_is_kept = topic.partitions != FORGETFUL_PARTITIONS;
         }
-        if keyed {
+        if keyed && keyed_is_kept {
             state.produced_keys.insert(identity);
         }
-        if fits { Ok(()) } else { Err(Refusal::Overloaded) }
+        if fits { Ok(already_done) } else { Err(Refusal::Overloaded) }
     }
 
     fn partition(&self, request: &Produce<'_>, topic: &str, count: i64, produces: u64) -> Result<i64, Refusal> {
@@ -236,7 +275,8 @@ impl Broker {
         let mut state = self.lock();
         let Some(topic) = state.topics.get_mut(topic) else { return };
         topic.changed.notify_all();
-        let group = topic.groups.entry(group.to_owned()).or_default();
+        let name = group.to_owned();
+        let group = topic.groups.entry(name.clone()).or_default();
         group.consumers.retain(|known| *known != consumer);
         // Only for topics of the case that detects it: elsewhere a disconnect may be noticed after the next connect.
         if self.defect == Defect::DisconnectStopsOthers && topic.partitions == 2 {
@@ -244,6 +284,9 @@ impl Broker {
         }
         if self.defect == Defect::AcksLostOnDisconnect {
             group.progress.retain(|_, progress| !progress.done);
+        }
+        if group.is_ephemeral && group.consumers.is_empty() && self.defect != Defect::EphemeralGroupStays {
+            topic.groups.remove(&name);
         }
     }
 
@@ -274,7 +317,7 @@ impl Broker {
         let expired: Vec<i64> =
             group.progress.iter().filter(|(_, progress)| ended(progress)).map(|(offset, _)| *offset).collect();
         for offset in expired.into_iter().filter(|_| self.defect != Defect::LeasesNeverEnd) {
-            self.fail(state, &stream.topic, &stream.group, offset, None);
+            self.fail(state, &stream.topic, &stream.group, offset, Failure::Expired);
         }
         let topic = state.topics.get_mut(&stream.topic)?;
         let full = self.full_partitions(topic, &stream.group);
@@ -312,8 +355,9 @@ impl Broker {
             };
             let mut item = json!({
                 "partition": message.partition, "offset": offset, "attempts": attempts, "key": message.key,
-                "value": message.value, "last_error": progress.last_error,
+                "last_error": progress.last_error, "lease_token": token(*offset, progress.attempts),
             });
+            item[message.field] = json!(message.value);
             if self.defect == Defect::LastErrorAtFirstDelivery && progress.last_error.is_empty() {
                 item["last_error"] = json!("none");
             }
@@ -374,8 +418,8 @@ impl Broker {
         in_flight.into_keys().collect()
     }
 
-    /// Fails a delivery, with a reason or by an expired lease.
-    fn fail(&self, state: &mut State, topic_name: &str, group_name: &str, offset: i64, reason: Option<&str>) {
+    /// Fails a delivery.
+    pub(super) fn fail(&self, state: &mut State, topic_name: &str, group_name: &str, offset: i64, why: Failure<'_>) {
         let Some(topic) = state.topics.get_mut(topic_name) else { return };
         let (partitions, Some(message)) = (topic.partitions, topic.messages.get(&offset)) else { return };
         let Some(progress) = topic.groups.get_mut(group_name).and_then(|group| group.progress.get_mut(&offset)) else {
@@ -383,18 +427,21 @@ impl Broker {
         };
         let policy = &message.envelope["retry_policy"];
         progress.lease_until = None;
-        match reason {
-            Some(_) if self.defect == Defect::NackLosesReason => {}
-            Some(reason) => reason.clone_into(&mut progress.last_error),
-            None if self.defect == Defect::WrongTimeoutReason => "timeout".clone_into(&mut progress.last_error),
-            None if progress.last_error.is_empty() || self.defect == Defect::TimeoutReplacesReason => {
+        match why {
+            Failure::Nacked(_) if self.defect == Defect::NackLosesReason => {}
+            Failure::Nacked(reason) | Failure::Final(reason) => reason.clone_into(&mut progress.last_error),
+            Failure::Expired if self.defect == Defect::WrongTimeoutReason => {
+                "timeout".clone_into(&mut progress.last_error);
+            }
+            Failure::Expired if progress.last_error.is_empty() || self.defect == Defect::TimeoutReplacesReason => {
                 "ack_timeout".clone_into(&mut progress.last_error);
             }
-            None => {}
+            Failure::Expired => {}
         }
+        let is_final = matches!(why, Failure::Final(_));
         let most = policy["max_attempts"].as_i64().filter(|most| *most > 0).unwrap_or(i64::MAX);
         let most = if self.defect == Defect::DeadLetterTooEarly && most < i64::MAX { most - 1 } else { most };
-        if progress.attempts < most || self.defect == Defect::MaxAttemptsIgnored {
+        if !is_final && (progress.attempts < most || self.defect == Defect::MaxAttemptsIgnored) {
             let backoff =
                 policy["backoff_ms"].as_u64().unwrap_or(0).min(policy["max_backoff_ms"].as_u64().unwrap_or(0));
             let backoff = match self.defect {
@@ -411,6 +458,7 @@ impl Broker {
             "dlq": {
                 "original_topic": topic_name, "original_partition": message.partition, "original_offset": offset,
                 "attempts": progress.attempts, "last_error": progress.last_error,
+                "reason": if is_final { "non_retryable" } else { "max_attempts" },
             },
         });
         match self.defect {
@@ -420,9 +468,16 @@ impl Broker {
             _ => {}
         }
         let value = if self.defect == Defect::DeadLetterWithoutValue { String::new() } else { message.value.clone() };
-        let (partition, key) = (message.partition, message.key.clone());
+        let (partition, key, field) = (message.partition, message.key.clone(), message.field);
         let dead_letters = state.topics.entry(format!("dlq.{topic_name}")).or_insert_with(|| Topic::of(partitions));
-        dead_letters.append(Message { partition, key, value, envelope }, self.defect);
+        dead_letters.append(Message { partition, key, value, field, envelope }, self.defect);
+    }
+
+    /// Whether a token is that of an older delivery.
+    pub(super) fn is_stale(&self, topic: &str, group: &str, offset: i64, shown: &str) -> bool {
+        let state = self.lock();
+        let progress = state.topics.get(topic).and_then(|topic| topic.groups.get(group)?.progress.get(&offset));
+        progress.is_some_and(|progress| shown != token(offset, progress.attempts))
     }
 
     /// Acks, or nacks with a reason.
@@ -432,7 +487,7 @@ impl Broker {
         group: &str,
         offset: i64,
         owner: &str,
-        nack: Option<&str>,
+        nack: Option<Failure<'_>>,
     ) -> Result<(), Refusal> {
         let mut state = self.lock();
         let found = state.topics.get_mut(topic).ok_or(Refusal::NoTopic)?;
@@ -451,8 +506,8 @@ impl Broker {
         if nack.is_some() && self.defect == Defect::NackIgnored {
             return Ok(());
         }
-        if let Some(reason) = nack {
-            self.fail(&mut state, topic, group, offset, Some(reason));
+        if let Some(failure) = nack {
+            self.fail(&mut state, topic, group, offset, failure);
         } else if self.defect != Defect::AckIgnored {
             progress.done = true;
             progress.lease_until = None;
@@ -461,6 +516,9 @@ impl Broker {
                 for (lower, progress) in all_progress.range_mut(..offset) {
                     progress.done |= messages.get(lower).map(|message| message.partition) == partition;
                 }
+            }
+            if self.defect == Defect::HistoryTrimmed && found.is_done(offset) {
+                found.messages.remove(&offset);
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! It implements the specification literally, its limits included. It shares no code with the broker, has no log, and
 //! "restarts" by dropping what the specification allows a broker to lose.
 
+mod beyond;
 mod broker;
 mod routes;
 mod store;
@@ -117,6 +118,28 @@ pub(crate) enum Defect {
     StoredTwice,
     AcksLostOnDisconnect,
     DisconnectStopsOthers,
+    PurgeKeepsMessages,
+    PatchForgotten,
+    ConflictUnnamed,
+    NameCutAtSlash,
+    HistoryTrimmed,
+    EphemeralGroupStays,
+    ExpireIgnored,
+    CumulativeAcksOne,
+    CumulativeAcksOthers,
+    RetryableIgnored,
+    CompleteDeadLetterAcks,
+    FinishDeadLetterIgnored,
+    WordsKeptAsSent,
+    AlreadyDoneUntold,
+    BatchEndsAtBadLine,
+    Base64Lossy,
+    ListIgnoresStatus,
+    ConfigEmpty,
+    PrivateHostsRefused,
+    HostsParsedLoosely,
+    RefererIgnored,
+    OldTokenAccepted,
 }
 
 /// A running stub.

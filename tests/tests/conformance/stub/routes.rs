@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::Defect;
-use super::broker::{Broker, Produce, Refusal, Topic};
+use super::beyond;
+use super::broker::{Broker, Failure, Produce, Refusal, Topic};
 use super::wire::{Request, Response, is_open, send_line, start_stream};
 
 const ENVELOPE: [&str; 9] = [
@@ -48,7 +49,12 @@ pub(super) fn serve(broker: &Broker, socket: &TcpStream) -> io::Result<()> {
     if broker.defect == Defect::UnversionedServed && !request.path.starts_with("/v1/") {
         request.path = format!("/v1{}", request.path);
     }
-    match respond(broker, &request, socket) {
+    let response = match beyond::refuse_host(broker.defect, &request) {
+        None if request.is_batch => Ok(batch(broker, &request, socket)),
+        None => respond(broker, &request, socket),
+        Some(refusal) => Err(refusal),
+    };
+    match response {
         Ok(response) => response.write(socket),
         Err(mut refusal) => {
             if broker.defect == Defect::ErrorsWithoutCode && refusal.status == 400 {
@@ -59,13 +65,28 @@ pub(super) fn serve(broker: &Broker, socket: &TcpStream) -> io::Result<()> {
     }
 }
 
+/// One response line for each line of the request.
+fn batch(broker: &Broker, request: &Request, socket: &TcpStream) -> Response {
+    let mut lines = String::new();
+    for line in request.body.lines() {
+        let reply = respond(broker, &request.of_line(line), socket).unwrap_or_else(|refusal| refusal);
+        let mut body = if reply.status == 204 { json!({}) } else { reply.body };
+        body["status"] = json!(reply.status);
+        lines += &format!("{body}\n");
+        if reply.status == 400 && broker.defect == Defect::BatchEndsAtBadLine {
+            break;
+        }
+    }
+    Response { lines: Some(lines), ..Response::new(200, Value::Null) }
+}
+
 fn respond(broker: &Broker, request: &Request, socket: &TcpStream) -> Result<Response, Response> {
     let defect = broker.defect;
     let allowed = match request.path.as_str() {
         "/v1/healthz" | "/v1/version" | "/v1/consume" | "/v1/idempotency" => "GET",
         "/v1/topics" => "GET, POST",
         "/v1/produce" | "/v1/ack" | "/v1/nack" | "/v1/idempotency/begin" | "/v1/idempotency/finish" => "POST",
-        _ => return Err(Response::error(404, "NOT_FOUND", "no such route")),
+        _ => return beyond::respond(broker, request),
     };
     if !allowed.split(", ").any(|method| method == request.method) {
         let mut refusal = Response::error(405, "METHOD_NOT_ALLOWED", "not with this method");
@@ -94,14 +115,18 @@ fn respond(broker: &Broker, request: &Request, socket: &TcpStream) -> Result<Res
         (_, "/v1/topics") => create(broker, &params(defect, request, &["name", "partitions"])?),
         (_, "/v1/produce") => produce(broker, request),
         (_, "/v1/consume") => consume(broker, request, socket),
-        (_, "/v1/ack") => settle(broker, &params(defect, request, &CLAIM[..5])?, false),
-        (_, "/v1/nack") => settle(broker, &params(defect, request, &CLAIM)?, true),
+        (_, "/v1/ack") => settle(broker, &params(defect, request, &[&CLAIM[..5], &["lease_token"]].concat())?, false),
+        (_, "/v1/nack") => {
+            settle(broker, &params(defect, request, &[&CLAIM[..], &["retryable", "lease_token"]].concat())?, true)
+        }
+        (_, "/v1/idempotency/finish") => beyond::finish(broker, request),
+        ("POST", _) if serde_json::from_str::<Value>(&request.body).is_err() => Err(bad_json(defect)),
         _ => Ok(broker.lock().store.respond(defect, request)),
     }
 }
 
 /// The body's fields, or the query's where there is no body.
-fn params(defect: Defect, request: &Request, known: &[&str]) -> Result<Value, Response> {
+pub(super) fn params(defect: Defect, request: &Request, known: &[&str]) -> Result<Value, Response> {
     if request.body.is_empty() {
         let mut fields = Map::new();
         for (name, text) in &request.query {
@@ -121,7 +146,7 @@ fn only(defect: Defect, body: &Value, known: &[&str]) -> Result<(), Response> {
     if unknown && defect != Defect::UnknownFieldsAccepted { Err(Response::invalid("unknown field")) } else { Ok(()) }
 }
 
-fn bad_json(defect: Defect) -> Response {
+pub(super) fn bad_json(defect: Defect) -> Response {
     if defect == Defect::BadJsonIs500 {
         Response::error(500, "INTERNAL", "bad JSON")
     } else {
@@ -129,12 +154,12 @@ fn bad_json(defect: Defect) -> Response {
     }
 }
 
-fn missing(defect: Defect, name: &str) -> Response {
+pub(super) fn missing(defect: Defect, name: &str) -> Response {
     let status = if defect == Defect::MissingFieldsAre404 { 404 } else { 400 };
     Response::error(status, "INVALID_ARGUMENT", &format!("{name} is missing"))
 }
 
-fn required<'v>(defect: Defect, body: &'v Value, name: &str) -> Result<&'v str, Response> {
+pub(super) fn required<'v>(defect: Defect, body: &'v Value, name: &str) -> Result<&'v str, Response> {
     body[name].as_str().filter(|text| !text.is_empty()).ok_or_else(|| missing(defect, name))
 }
 
@@ -144,14 +169,22 @@ fn create(broker: &Broker, body: &Value) -> Result<Response, Response> {
     if partitions < 1 && broker.defect != Defect::ZeroPartitions {
         return Err(Response::invalid("partitions must be at least 1"));
     }
+    let name = beyond::topic_name(broker.defect, name);
+    if let Some(known) = broker.lock().topics.get(name)
+        && known.partitions != partitions
+    {
+        return Err(beyond::conflict(broker.defect, known.partitions));
+    }
     broker.lock().topics.entry(name.to_owned()).or_insert_with(|| Topic::of(partitions));
     let status = if broker.defect == Defect::TopicCreatedWith200 { 200 } else { 201 };
     Ok(Response::new(status, json!({ "status": "created", "name": name, "partitions": partitions })))
 }
 
 fn produce(broker: &Broker, request: &Request) -> Result<Response, Response> {
-    let body = params(broker.defect, request, &["topic", "key", "value", "envelope"])?;
-    let (topic, value) = (required(broker.defect, &body, "topic")?, required(broker.defect, &body, "value")?);
+    let body = params(broker.defect, request, &["topic", "key", "value", "value_base64", "envelope"])?;
+    let field = if body["value_base64"].is_string() { "value_base64" } else { "value" };
+    let (topic, value) = (required(broker.defect, &body, "topic")?, required(broker.defect, &body, field)?);
+    let value = if field != "value" && broker.defect == Defect::Base64Lossy { "77+9" } else { value };
     let envelope =
         if request.body.is_empty() { query_envelope(broker.defect, &body) } else { body["envelope"].clone() };
     if envelope.is_object() {
@@ -175,10 +208,14 @@ fn produce(broker: &Broker, request: &Request) -> Result<Response, Response> {
             return Err(Response::invalid("the deadline has passed"));
         }
     }
-    let produce = Produce { topic, key: body["key"].as_str().unwrap_or_default(), value, envelope: &envelope };
-    broker.produce(&produce).map_err(|refusal| refused(broker.defect, &refusal))?;
+    let produce = Produce { topic, key: body["key"].as_str().unwrap_or_default(), value, field, envelope: &envelope };
+    let already_done = broker.produce(&produce).map_err(|refusal| refused(broker.defect, &refusal))?;
     let status = if broker.defect == Defect::ProduceStatusWrong { "ok" } else { "produced" };
-    Ok(Response::new(200, json!({ "status": status, "topic": topic })))
+    let mut response = Response::new(200, json!({ "status": status, "topic": topic }));
+    if already_done && broker.defect != Defect::AlreadyDoneUntold {
+        response.body["already_done"] = json!(true);
+    }
+    Ok(response)
 }
 
 fn query_envelope(defect: Defect, query: &Value) -> Value {
@@ -205,7 +242,7 @@ fn query_envelope(defect: Defect, query: &Value) -> Value {
     if envelope.is_empty() { Value::Null } else { Value::Object(envelope) }
 }
 
-fn refused(defect: Defect, refusal: &Refusal) -> Response {
+pub(super) fn refused(defect: Defect, refusal: &Refusal) -> Response {
     match refusal {
         Refusal::Invalid(why) => Response::invalid(why),
         Refusal::NoTopic => Response::error(404, "NOT_FOUND", "no such topic"),
@@ -238,6 +275,11 @@ fn consume(broker: &Broker, request: &Request, socket: &TcpStream) -> Result<Res
     };
     let (consumer, boot) =
         broker.join(&topic, &group).ok_or_else(|| Response::error(404, "NOT_FOUND", "no such topic"))?;
+    if body["ephemeral"] == "true"
+        && let Some(group) = broker.lock().topics.get_mut(&topic).and_then(|topic| topic.groups.get_mut(&group))
+    {
+        group.is_ephemeral = true;
+    }
     let stream = Stream { topic, group, owner, consumer, boot };
     let plain = broker.defect == Defect::StreamIsPlainJson;
     let content_type = if plain { "application/json" } else { "application/x-ndjson; charset=utf-8" };
@@ -264,8 +306,17 @@ fn settle(broker: &Broker, body: &Value, nack: bool) -> Result<Response, Respons
     let group = shared_group(broker.defect, required(broker.defect, body, "group")?);
     body["partition"].as_i64().ok_or_else(|| missing(broker.defect, "partition"))?;
     let offset = body["offset"].as_i64().ok_or_else(|| missing(broker.defect, "offset"))?;
-    let reason = nack.then(|| body["reason"].as_str().unwrap_or_default());
-    broker.settle(topic, group, offset, owner, reason).map_err(|refusal| refused(broker.defect, &refusal))?;
+    let reason = body["reason"].as_str().unwrap_or_default();
+    let is_final = body["retryable"] == false && broker.defect != Defect::RetryableIgnored;
+    let failure = if is_final { Failure::Final(reason) } else { Failure::Nacked(reason) };
+    if let Some(shown) = body["lease_token"].as_str().filter(|_| broker.defect != Defect::OldTokenAccepted)
+        && broker.is_stale(topic, group, offset, shown)
+    {
+        return Err(Response::error(409, "FAILED_PRECONDITION", "stale lease"));
+    }
+    broker
+        .settle(topic, group, offset, owner, nack.then_some(failure))
+        .map_err(|refusal| refused(broker.defect, &refusal))?;
     let status = if broker.defect == Defect::AckAnswers200 { 200 } else { 204 };
     Ok(Response::new(status, json!({})))
 }

@@ -48,6 +48,18 @@ impl Store {
         }
     }
 
+    /// The effects of a tenant with a status.
+    pub(super) fn list(&self, defect: Defect, tenant: &str, status: &str) -> Response {
+        let records = self.effects.iter().filter_map(|(id, effect)| {
+            let id: Value = serde_json::from_str(id).ok()?;
+            let listed = id[0] == tenant && (effect["status"] == status || defect == Defect::ListIgnoresStatus);
+            let mut record = effect.clone();
+            (record["tenant_id"], record["scope"], record["key"]) = (id[0].clone(), id[1].clone(), id[2].clone());
+            listed.then_some(record)
+        });
+        Response::new(200, json!({ "records": records.collect::<Vec<_>>(), "next": null }))
+    }
+
     fn begin(&mut self, defect: Defect, id: String) -> Response {
         let known = self.effects.get(&id).cloned().unwrap_or_default();
         match text(&known, "status") {
@@ -82,7 +94,12 @@ impl Store {
         if effect["lease_token"] != body["lease_token"] {
             return Response::error(409, "FAILED_PRECONDITION", "stale lease");
         }
-        let committed = body["status"] == "SUCCEEDED";
+        let status = match text(body, "status") {
+            "SUCCESS" if defect != Defect::WordsKeptAsSent => "SUCCEEDED",
+            "FAILURE" if defect != Defect::WordsKeptAsSent => "FAILED_RETRYABLE",
+            status => status,
+        };
+        let committed = status == "SUCCEEDED";
         let error = if defect == Defect::EffectErrorLost { "" } else { text(body, "last_error") };
         let status_v1 = match (defect, committed) {
             (Defect::EffectStateMissing, _) => "",
@@ -91,7 +108,7 @@ impl Store {
         };
         let result = if defect == Defect::EffectResultLost { &Value::Null } else { &body["result"] };
         *effect = json!({
-            "status": body["status"], "status_v1": status_v1, "result": result,
+            "status": status, "status_v1": status_v1, "result": result,
             "last_error": error, "updated_at": now(defect),
         });
         Response::new(200, json!({ "ok": true }))

@@ -11,6 +11,10 @@ pub(super) struct Request {
     pub(super) path: String,
     pub(super) query: BTreeMap<String, String>,
     pub(super) body: String,
+    pub(super) host: String,
+    pub(super) referer: String,
+    /// One request per line.
+    pub(super) is_batch: bool,
 }
 
 impl Request {
@@ -19,14 +23,21 @@ impl Request {
         let mut first = String::new();
         reader.read_line(&mut first)?;
         let mut len = 0;
+        let (mut host, mut referer, mut is_batch) = (String::new(), String::new(), false);
         loop {
             let mut line = String::new();
             reader.read_line(&mut line)?;
             if line.trim().is_empty() {
                 break;
             }
-            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                len = value.trim().parse().unwrap_or(0);
+            let line = line.to_ascii_lowercase();
+            let (name, value) = line.split_once(':').unwrap_or_default();
+            match (name, value.trim()) {
+                ("content-length", value) => len = value.parse().unwrap_or(0),
+                ("content-type", value) => is_batch = value == "application/x-ndjson",
+                ("host", value) => value.clone_into(&mut host),
+                ("referer", value) => value.clone_into(&mut referer),
+                _ => {}
             }
         }
         let mut body = vec![0; len];
@@ -39,11 +50,20 @@ impl Request {
         });
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         let query = pairs.map(|(name, value)| (name.to_owned(), decoded(value))).collect();
-        Ok(Self { method, path: path.to_owned(), query, body: String::from_utf8_lossy(&body).into_owned() })
+        let body = String::from_utf8_lossy(&body).into_owned();
+        Ok(Self { method, path: path.to_owned(), query, body, host, referer, is_batch })
+    }
+
+    /// The request of one line of a batch.
+    pub(super) fn of_line(&self, line: &str) -> Self {
+        let (method, path) = (self.method.clone(), self.path.clone());
+        let (query, host, referer) = (BTreeMap::new(), String::new(), String::new());
+        Self { method, path, query, body: line.to_owned(), host, referer, is_batch: false }
     }
 }
 
-fn decoded(text: &str) -> String {
+/// A percent-encoded text.
+pub(super) fn decoded(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
@@ -59,6 +79,8 @@ fn text_of(hex: Option<&[u8]>) -> Option<u8> {
 }
 
 pub(super) struct Response {
+    /// Lines in place of the body.
+    pub(super) lines: Option<String>,
     pub(super) status: u16,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: Value,
@@ -66,7 +88,7 @@ pub(super) struct Response {
 
 impl Response {
     pub(super) fn new(status: u16, body: Value) -> Self {
-        Self { status, headers: Vec::new(), body }
+        Self { lines: None, status, headers: Vec::new(), body }
     }
 
     pub(super) fn error(status: u16, code: &str, message: &str) -> Self {
@@ -78,7 +100,11 @@ impl Response {
     }
 
     pub(super) fn write(&self, mut socket: &TcpStream) -> io::Result<()> {
-        let body = if self.status == 204 { String::new() } else { self.body.to_string() };
+        let body = match &self.lines {
+            Some(lines) => lines.clone(),
+            None if self.status == 204 => String::new(),
+            None => self.body.to_string(),
+        };
         let mut text = format!("HTTP/1.1 {} -\r\nConnection: close\r\n", self.status);
         if self.status != 204 {
             text += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
