@@ -257,6 +257,10 @@ impl<F: Faults> Pipeline<F> {
                 if let Err(fault) = self.maintenance.complete(task, result, now.mono, &mut self.log) {
                     self.fail("keeping the log's files", &fault);
                 }
+                if self.closing {
+                    // Created after the close, which has left the reserve elsewhere.
+                    self.log.trim_next(0);
+                }
                 if self.log.next_segment() == NextSegment::NoSpace && !was_full {
                     self.reclaim_at = Some(now.mono);
                 }
@@ -283,10 +287,10 @@ impl<F: Faults> Pipeline<F> {
         self.snapshot_wanted = true;
     }
 
-    /// Begins a clean shutdown: refuses every later command, appends a footer and cuts the last segment to what it
-    /// holds.
+    /// Begins a clean shutdown: refuses every later command, appends a footer, cuts the last segment to what it holds
+    /// and leaves no more than the reserve for a start on a full disk.
     ///
-    /// Continue with log jobs and outputs until [`Pipeline::is_closed`]. Without it the next start finds no footer and
+    /// Continue with log jobs, those under way and outputs until [`Pipeline::is_closed`]. Without it the next start finds no footer and
     /// reports an unclean stop; nothing durable is lost.
     pub fn close(&mut self) {
         if !self.closing && !self.has_failed() {
@@ -296,11 +300,11 @@ impl<F: Faults> Pipeline<F> {
         }
     }
 
-    /// Whether the footer appended by [`Pipeline::close`] is synced. A log that fails meanwhile can stay unclosed:
-    /// check [`Pipeline::failure`], too.
+    /// Whether the footer appended by [`Pipeline::close`] is synced and no job is under way. A log that fails meanwhile
+    /// can stay unclosed: check [`Pipeline::failure`], too.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.closing && self.log.is_idle() && !self.log_busy
+        self.closing && self.log.is_idle() && !self.log_busy && !self.maintenance_busy
     }
 
     /// The failure of the log, if it has failed. Then no jobs are returned, every command is refused, and only a
@@ -353,7 +357,7 @@ impl<F: Faults> Pipeline<F> {
     }
 
     fn next_maintenance_job(&mut self) -> Option<Job> {
-        if self.maintenance_busy {
+        if self.maintenance_busy || self.closing {
             return None;
         }
         let (task, ops) = self.maintenance.next(&mut self.log, self.broker.faults().retries_full_disk())?;

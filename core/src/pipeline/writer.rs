@@ -253,16 +253,27 @@ impl Writer {
         fits
     }
 
-    /// Appends the last footer and cuts the segment to what it holds. Without a next segment, whose space the next
-    /// start could use, it keeps its reserve.
+    /// Appends the last footer and cuts the segment to what it holds. The reserve stays, for a start on a full disk: in
+    /// the next segment if there is one, which is cut to it, else behind the footer.
     pub(super) fn close(&mut self) {
         self.footer();
         self.flush();
-        let reserve = if self.next == NextSegment::Ready { 0 } else { self.reserve_bytes };
-        let len = self.buffer_at + reserve;
+        let has_next = self.next == NextSegment::Ready;
+        let len = self.buffer_at + if has_next { 0 } else { self.reserve_bytes };
         if len < self.capacity {
             self.ops.push(IoOp::Trim { file: FileId::Segment(self.sequence), len });
             self.capacity = len;
+        }
+        if has_next {
+            self.trim_next(self.reserve_bytes);
+        }
+    }
+
+    /// Cuts the next segment to `len`: the log is closed and does not use it.
+    pub(super) fn trim_next(&mut self, len: u64) {
+        if self.next == NextSegment::Ready && len < self.next_capacity {
+            self.ops.push(IoOp::Trim { file: self.next_file(), len });
+            self.next_capacity = len;
         }
     }
 

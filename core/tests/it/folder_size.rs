@@ -1,9 +1,9 @@
 //! The size of the log's files: bounded by what is live and a constant, whatever happened before.
 
 use super::test_broker::*;
-use driftq_core::PipelineConfig;
 use driftq_core::faults::NoFaults;
-use driftq_core::log::{FileId, HEADER_BYTES, Storage};
+use driftq_core::log::{FileId, HEADER_BYTES, LogId, MemoryStorage, Storage};
+use driftq_core::{JobClass, OpenOptions, PipelineConfig};
 use driftq_core::types::*;
 
 const SEGMENT: u64 = 256 << 10;
@@ -72,6 +72,36 @@ fn cleanly_closed_segment_is_cut_to_what_it_holds_and_is_still_clean() {
     let broker = TestBroker::open(broker.storage.crash(), config(), broker.now, NoFaults);
     assert!(broker.recovered.clean);
     assert!(broker.recovered.notices.iter().all(|notice| notice.to_string().contains("never begun")));
+}
+
+#[test]
+fn closed_log_keeps_the_reserve_in_its_unused_segment() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    assert_eq!(segments(&mut broker), [SMALLEST; 2]);
+    broker.pipeline.close();
+    broker.run_until_idle();
+    let written = broker.storage.bytes(FileId::Segment(1)).unwrap().len() as u64;
+    assert_eq!(segments(&mut broker), [written, config().reserve_bytes]);
+}
+
+#[test]
+fn segment_that_is_created_while_the_log_closes_is_cut() {
+    let (mut storage, now) = (MemoryStorage::new(), Timestamp(1_000_000));
+    let (mut pipeline, _) = OpenOptions::new().config(config()).create(LogId([1; 16])).open(&mut storage, now).unwrap();
+    let creation = pipeline.poll_job(JobClass::Background).unwrap();
+    pipeline.close();
+    let footer = pipeline.poll_job(JobClass::Log).unwrap();
+    let result = footer.perform(&mut storage);
+    pipeline.complete(now, footer, result);
+    assert!(!pipeline.is_closed(), "a job is under way");
+    let result = creation.perform(&mut storage);
+    pipeline.complete(now, creation, result);
+    assert!(pipeline.poll_job(JobClass::Background).is_none());
+    pipeline.drive(now, &mut storage);
+    assert!(pipeline.is_closed());
+    let sizes: Vec<_> = storage.list().unwrap().iter().map(|info| info.len).collect();
+    assert!(matches!(sizes[..], [reserved, 0] if reserved < SMALLEST), "{sizes:?}");
 }
 
 #[test]
