@@ -453,7 +453,7 @@ pub(super) const TRIALS: &[Trial] = &[
     trial(Defect::RetryableIgnored, &["nack_not_retryable"]),
     trial(Defect::CompleteDeadLetterAcks, &["complete_dead_letter"]),
     trial(Defect::FinishDeadLetterIgnored, &["finish_dead_letter"]),
-    trial(Defect::WordsKeptAsSent, &["finish_success_failure"]),
+    trial(Defect::StatusKeptAsSent, &["finish_success_failure"]),
     trial(Defect::AlreadyDoneUntold, &["produce_already_done"]),
     trial(
         Defect::BatchEndsAtBadLine,
