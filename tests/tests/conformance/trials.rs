@@ -115,6 +115,7 @@ pub(super) const TRIALS: &[Trial] = &[
             "ephemeral_group",
             "expire_ends_lease",
             "ack_cumulative_own",
+            "ack_cumulative_others",
             "complete_dead_letter",
             "finish_dead_letter",
             "produce_already_done",
