@@ -3,8 +3,8 @@
 use super::test_broker::*;
 use driftq_core::faults::NoFaults;
 use driftq_core::log::{FileId, HEADER_BYTES, LogId, MemoryStorage, Storage};
-use driftq_core::{JobClass, OpenOptions, PipelineConfig};
 use driftq_core::types::*;
+use driftq_core::{JobClass, OpenOptions, PipelineConfig};
 
 const SEGMENT: u64 = 256 << 10;
 const SMALLEST: u64 = 16 << 10;

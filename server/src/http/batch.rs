@@ -309,7 +309,7 @@ impl BatchBody {
             }
             BatchKind::Complete { trace } => match parse_step(line, trace.as_deref()) {
                 Ok(step) if self.api.router.is_empty() => {
-                    self.submit_routed_line(Line::Step(RoutedStep::unrouted(step)))
+                    self.submit_routed_line(Line::Step(RoutedStep::unrouted(step)));
                 }
                 Ok(step) => {
                     let bytes = step.produce.iter().map(|message| message.value.len()).sum();

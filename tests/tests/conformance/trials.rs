@@ -115,6 +115,7 @@ pub(super) const TRIALS: &[Trial] = &[
             "ephemeral_group",
             "expire_ends_lease",
             "ack_cumulative_own",
+            "ack_cumulative_others",
             "complete_dead_letter",
             "finish_dead_letter",
             "produce_already_done",
@@ -453,7 +454,7 @@ pub(super) const TRIALS: &[Trial] = &[
     trial(Defect::RetryableIgnored, &["nack_not_retryable"]),
     trial(Defect::CompleteDeadLetterAcks, &["complete_dead_letter"]),
     trial(Defect::FinishDeadLetterIgnored, &["finish_dead_letter"]),
-    trial(Defect::WordsKeptAsSent, &["finish_success_failure"]),
+    trial(Defect::StatusKeptAsSent, &["finish_success_failure"]),
     trial(Defect::AlreadyDoneUntold, &["produce_already_done"]),
     trial(
         Defect::BatchEndsAtBadLine,

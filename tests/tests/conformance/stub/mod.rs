@@ -130,7 +130,7 @@ pub(crate) enum Defect {
     RetryableIgnored,
     CompleteDeadLetterAcks,
     FinishDeadLetterIgnored,
-    WordsKeptAsSent,
+    StatusKeptAsSent,
     AlreadyDoneUntold,
     BatchEndsAtBadLine,
     Base64Lossy,

@@ -95,8 +95,8 @@ impl Store {
             return Response::error(409, "FAILED_PRECONDITION", "stale lease");
         }
         let status = match text(body, "status") {
-            "SUCCESS" if defect != Defect::WordsKeptAsSent => "SUCCEEDED",
-            "FAILURE" if defect != Defect::WordsKeptAsSent => "FAILED_RETRYABLE",
+            "SUCCESS" if defect != Defect::StatusKeptAsSent => "SUCCEEDED",
+            "FAILURE" if defect != Defect::StatusKeptAsSent => "FAILED_RETRYABLE",
             status => status,
         };
         let committed = status == "SUCCEEDED";
