@@ -92,7 +92,7 @@ const ALONE: &[(Invariant, Fault)] = &[
     (REFUSAL_IS_NOOP, Fault::GroupCreatedByFailedAck),
     (SILENT_AFTER_FAILURE, Fault::FailureIgnored),
     (PEEK_MATCHES, Fault::ReleaseBeforeSync),
-    (DEAD_LETTERED_AT_LIMIT, Fault::OffsetReusedAfterCrash),
+    (DEAD_LETTERED_AT_LIMIT, Fault::ReleaseBeforeSync),
     (DEAD_LETTER_UNCHANGED, Fault::OffsetReusedAfterCrash),
     (RETAINED_AS_CONFIGURED, Fault::ReleaseBeforeSync),
     (CLOSE_IS_RECOGNISED, Fault::SyncRetriedAfterFailure),
