@@ -93,7 +93,7 @@ const ALONE: &[(Invariant, Fault)] = &[
     (SILENT_AFTER_FAILURE, Fault::FailureIgnored),
     (PEEK_MATCHES, Fault::ReleaseBeforeSync),
     (DEAD_LETTERED_AT_LIMIT, Fault::ReleaseBeforeSync),
-    (DEAD_LETTER_UNCHANGED, Fault::OffsetReusedAfterCrash),
+    (DEAD_LETTER_UNCHANGED, Fault::ReleaseBeforeSync),
     (RETAINED_AS_CONFIGURED, Fault::ReleaseBeforeSync),
     (CLOSE_IS_RECOGNISED, Fault::SyncRetriedAfterFailure),
     (RERUN_IS_JUSTIFIED, Fault::BeginAfterSuccessExecutes),
