@@ -309,12 +309,12 @@ impl Clients {
         if rare(deadline, source) {
             // Some outlast a dead letter and its redrive; half of these have one attempt only.
             let span = source.below(4_000);
-            new_message.deadline = Some(now + if span.is_multiple_of(2) { span } else { 20 * span });
+            new_message.deadline = Some(now + if span.is_multiple_of(2) { span } else { 200 * span });
             if span % 4 == 1 {
                 new_message.policy = Some(RetryPolicy { attempts: 1, ..RetryPolicy::default() });
             }
         }
-        if rare(policy, source) {
+        if new_message.policy.is_none() && rare(policy, source) {
             new_message.policy = Some(RetryPolicy {
                 attempts: source.below(4) as u32,
                 backoff_ms: source.pick(&[0, 1, 50, 400]),

@@ -223,7 +223,7 @@ impl Clients {
         let count = self.store_users.source.pick(&[0, 1, 1, 2, 3]);
         let produce = (0..count).map(|_| self.new_message_once(world.wall_elapsed())).collect();
         let result = self.store_users.source.below(4) as u8;
-        let failed = self.store_users.source.one_in(4).then(|| self.store_users.source.below(4) as u8);
+        let failed = self.store_users.source.one_in(3).then(|| self.store_users.source.below(4) as u8);
         Request::Complete { delivery, result, produce, failed }
     }
 

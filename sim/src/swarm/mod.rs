@@ -35,6 +35,8 @@ pub struct Swarm {
     clock: Source,
     disk: Source,
     crash_source: Source,
+    /// The last operation of the log was to fail. A broker that goes on is closed: all it has confirmed must be there.
+    has_failed_log: bool,
     actions: u32,
 }
 
@@ -62,6 +64,7 @@ impl Swarm {
             clock: Source::new(seed, Stream::Clock),
             disk: Source::new(seed, Stream::Disk),
             crash_source: Source::new(seed, Stream::Crash),
+            has_failed_log: false,
             actions,
         }
     }
@@ -84,9 +87,13 @@ impl Swarm {
             return action;
         }
         if !world.is_serving() {
+            self.has_failed_log = false;
             return self.recovery_action(world);
         }
-        let kind = self.weights.pick(&mut self.schedule);
+        let kind = match std::mem::take(&mut self.has_failed_log) {
+            true if self.weights.is_enabled(ActionKind::Close) => ActionKind::Close,
+            _ => self.weights.pick(&mut self.schedule),
+        };
         self.action_of(kind, world)
     }
 
@@ -110,6 +117,7 @@ impl Swarm {
                     (1, JobClass::Background) => IoFault::NoDescriptor,
                     _ => IoFault::Fail,
                 };
+                self.has_failed_log = class == JobClass::Log && fault == IoFault::Fail;
                 Action::Io { class, fault: Some(fault) }
             }
             ActionKind::SetFreeSpace => {

@@ -19,8 +19,8 @@ use crate::sim_storage::SimStorage;
 
 /// The worker that consumes the rest.
 const LAST_WORKER: Worker = Worker(u8::MAX);
-/// The message that shows that the log takes records at the end.
-const LAST_MESSAGE: Message = Message(u32::MAX);
+/// The messages that show that the log takes records, before and after everything else is acked.
+const LAST_MESSAGES: [Message; 2] = [Message(u32::MAX - 1), Message(u32::MAX)];
 /// How many times the clock advances to the next timeout.
 const ROUNDS: usize = 1_000;
 /// How long a broker may stay idle while its log has no space.
@@ -51,6 +51,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.advance_time(DISK_FULL_RETRY_MS);
         self.run_until_idle()?;
         self.was_limited = false;
+        self.check_accepts(LAST_MESSAGES[0])?;
         for _ in 0..ROUNDS {
             for (topic, group) in self.groups() {
                 self.drain_group(&topic, &group)?;
@@ -62,7 +63,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         drains(&self.undelivered())?;
         self.check_idle()?;
         self.check_rest()?;
-        self.check_accepts()?;
+        self.check_accepts(LAST_MESSAGES[1])?;
         self.compare_with_log()?;
         self.crash(Loss::All);
         self.boot()?;
@@ -127,8 +128,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     }
 
     /// The log takes records, however full the disk was before.
-    fn check_accepts(&mut self) -> Verdict {
-        let probe = NewMessage { message: LAST_MESSAGE, topic: Topic::new(0), ..NewMessage::default() };
+    fn check_accepts(&mut self, message: Message) -> Verdict {
+        let probe = NewMessage { message, topic: Topic::new(0), ..NewMessage::default() };
         let Some(command) = self.command_of(&Request::Produce(probe)) else { return Ok(()) };
         let refused = |world: &Self| world.broker.as_ref().map_or(0, |broker| broker.broker().counters().refused);
         let before = refused(self);
