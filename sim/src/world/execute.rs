@@ -5,7 +5,7 @@ use driftq_core::command::{
     Seek, StoreCommand, TokenClaim, Unsubscribe, Withdraw,
 };
 use driftq_core::faults::Faults;
-use driftq_core::types::Now;
+use driftq_core::types::{Now, Timestamp};
 use driftq_core::{Command, Pipeline};
 
 use super::coverage;
@@ -173,6 +173,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.counters.events += 1;
         let before = broker.broker().counters();
         broker.handle_timeout(now);
+        if self.short_until <= now.mono {
+            self.short_until = Timestamp(0);
+        }
         if let Some(oracle) = &mut self.oracle {
             oracle.timeout(now);
         }

@@ -13,12 +13,14 @@ use super::state::Tracker;
 impl Tracker {
     /// The broker crashed, and recovery found the log to end at `last`.
     pub(crate) fn crashed(&mut self, last: Lsn) {
-        let commands = std::mem::take(&mut self.pending);
+        let mut commands: Vec<_> = std::mem::take(&mut self.pending).into_values().collect();
+        // Those that a failed log refused are not in the order of their decisions.
+        commands.sort_by_key(|pending| (pending.before, pending.after));
         // A step that a later command or the deletion of its group undid is neither complete nor torn.
-        if !commands.values().any(may_undo_step) && self.deleted_groups.is_empty() {
-            commands.values().for_each(|pending| self.note_torn(pending, last));
+        if !commands.iter().any(may_undo_step) && self.deleted_groups.is_empty() {
+            commands.iter().for_each(|pending| self.note_torn(pending, last));
         }
-        for pending in commands.values().filter(|pending| pending.before < last && pending.after > pending.before) {
+        for pending in commands.iter().filter(|pending| pending.before < last && pending.after > pending.before) {
             self.reply_lost(pending);
         }
         self.forget_deleted_groups(None);

@@ -29,6 +29,8 @@ pub(crate) struct Tracker {
     pub(super) groups: BTreeMap<(TopicId, GroupId), GroupModel>,
     /// The groups at the last observation.
     pub(super) present_groups: BTreeSet<(TopicId, GroupId)>,
+    /// The topics with another set of groups at the last observation than at the one before.
+    pub(super) regrouped: BTreeSet<TopicId>,
     /// Groups found to be deleted at an LSN, until a reply of a later decision: replies of earlier decisions do not
     /// know of the deletion.
     pub(super) deleted_groups: Vec<(Lsn, TopicName, GroupName)>,
@@ -74,6 +76,7 @@ impl Tracker {
             topics: BTreeMap::new(),
             groups: BTreeMap::new(),
             present_groups: BTreeSet::new(),
+            regrouped: BTreeSet::new(),
             deleted_groups: Vec::new(),
             identities: BTreeMap::new(),
             last_token: None,
@@ -121,6 +124,7 @@ impl Tracker {
             topics,
             groups,
             present_groups,
+            regrouped: _,
             deleted_groups,
             identities,
             last_token,

@@ -105,6 +105,7 @@ impl Tracker {
     fn note_deleted_groups(&mut self, state: &State, lsn: Lsn) {
         let groups = state.topics().flat_map(|topic| topic.groups().map(|group| (topic.id(), group.id())));
         let before = std::mem::replace(&mut self.present_groups, groups.collect());
+        self.regrouped = before.symmetric_difference(&self.present_groups).map(|(topic, _)| *topic).collect();
         for key in before.difference(&self.present_groups) {
             if let (Some(topic), Some(group)) = (self.topics.get(&key.0), self.groups.get(key)) {
                 self.deleted_groups.push((lsn, topic.name.clone(), group.name.clone()));
@@ -265,7 +266,12 @@ impl Tracker {
                 trimmed.iter().map(|offset| &model.messages[offset]).filter(|known| known.partition == id);
             let Some(last) = trimmed_here.rev().find(|known| !known.is_removed()) else { continue };
             if !evicts {
-                retained_as_configured(retention, partition, last, now)?;
+                // Any stored message may have been retained before a group was created or deleted.
+                let may_be_retained =
+                    |position: &Position| self.regrouped.contains(&topic.id()) || !partition.in_backlog(*position);
+                let kept = partition.messages().filter(|(position, _)| may_be_retained(position));
+                let kept = kept.map(|(_, message)| payload(message)).sum();
+                retained_as_configured(retention, kept, last, now)?;
             }
         }
         if let Some(model) = self.topics.get_mut(&topic.id()) {
