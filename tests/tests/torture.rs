@@ -76,7 +76,7 @@ fn power_loss_of_broker_without_sync_is_detected() {
     let Some(summary) = not_skipped(faults::canary(&options(), 10, &|| {})) else { return };
     let (detected, runs, lost) = (summary.detected, summary.runs, summary.sum.lost);
     println!("detected {detected:?} of {runs}, {lost} lost, {:?}", summary.time);
-    assert!(detected >= Some(9) && runs == 10, "detected {detected:?} of {runs}");
+    assert!(detected >= Some(9), "detected {detected:?} of {runs}");
     assert!(lost > 0, "detected, but not by a lost message");
     assert!(summary.passed());
 }

@@ -290,8 +290,8 @@ impl<F: Faults> Pipeline<F> {
     /// Begins a clean shutdown: refuses every later command, appends a footer, cuts the last segment to what it holds
     /// and leaves no more than the reserve for a start on a full disk.
     ///
-    /// Continue with log jobs, those under way and outputs until [`Pipeline::is_closed`]. Without it the next start finds no footer and
-    /// reports an unclean stop; nothing durable is lost.
+    /// Continue with log jobs, those under way and outputs until [`Pipeline::is_closed`]. Without it the next start
+    /// finds no footer and reports an unclean stop; nothing durable is lost.
     pub fn close(&mut self) {
         if !self.closing && !self.has_failed() {
             self.closing = true;
