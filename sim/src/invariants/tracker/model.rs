@@ -116,11 +116,19 @@ pub(crate) struct TopicModel {
     pub(crate) messages: BTreeMap<Offset, StoredMessage>,
     /// Those that are not trimmed.
     pub(crate) stored_here: BTreeSet<Offset>,
+    /// Trimmed before the crash, by a call of whose records recovery may have found some: why was checked then.
+    pub(crate) trimmed_before_crash: BTreeSet<Offset>,
 }
 
 impl TopicModel {
     pub(crate) fn new(name: TopicName, first_seen: Lsn) -> Self {
-        Self { name, first_seen, messages: BTreeMap::new(), stored_here: BTreeSet::new() }
+        Self {
+            name,
+            first_seen,
+            messages: BTreeMap::new(),
+            stored_here: BTreeSet::new(),
+            trimmed_before_crash: BTreeSet::new(),
+        }
     }
 
     /// Adds a message that was first seen.
@@ -142,8 +150,12 @@ impl TopicModel {
     /// Recovery found the log to end at `last`.
     pub(crate) fn rewind(&mut self, last: Lsn) {
         self.messages.retain(|_, known| known.first_seen <= last || known.acknowledged);
-        for known in self.messages.values_mut() {
-            known.trimmed_at = known.trimmed_at.filter(|trimmed_at| *trimmed_at <= last);
+        self.trimmed_before_crash.clear();
+        for (offset, known) in &mut self.messages {
+            if known.trimmed_at.is_some_and(|trimmed_at| trimmed_at > last) {
+                known.trimmed_at = None;
+                self.trimmed_before_crash.insert(*offset);
+            }
         }
         self.stored_here =
             self.messages.iter().filter(|(_, known)| known.trimmed_at.is_none()).map(|(offset, _)| *offset).collect();

@@ -54,7 +54,11 @@ impl Tracker {
         let skips = pipeline.broker().counters().skipped;
         let has_skipped = skips > self.skips;
         if has_skipped {
-            self.note_skips(state);
+            self.note_skips(state, Lsn(0));
+        }
+        if self.observed_at.is_none() {
+            // Skipped and trimmed by one call before the crash, of whose records recovery found the first alone.
+            self.note_skips(state, lsn);
         }
         self.skips = skips;
         let reclaimed = pipeline.broker().counters().reclaimed;
@@ -68,23 +72,26 @@ impl Tracker {
             let observed = |topic: &Topic| (topic.id(), (topic.retention(), topic.group_count()));
             self.retention = state.topics().map(observed).collect();
         }
+        if self.observed_at.is_none() {
+            self.topics.values_mut().for_each(|model| model.trimmed_before_crash.clear());
+        }
         (self.observed_at, self.has_new_reply) = (Some(lsn), false);
         Ok(())
     }
 
-    /// Messages were skipped because their identity was committed: every acked message with an identity may be one of
-    /// them.
-    fn note_skips(&mut self, state: &State) {
+    /// Messages were skipped because their identity was committed: every acked message with an identity that was first
+    /// seen at `since` or later may be one of them.
+    fn note_skips(&mut self, state: &State, since: Lsn) {
         for ((topic, group), model) in &mut self.groups {
             let (Some(topic_model), Some(topic)) = (self.topics.get(topic), state.topic(*topic)) else { continue };
-            let Some(group) = topic.group(*group) else { continue };
+            let Some(group) = topic.group(*group).filter(|group| group.skipped() > 0) else { continue };
             let is_acked = |known: &StoredMessage| {
                 let progress = group.progress(known.partition);
                 progress.is_some_and(|progress| progress.acked().contains(known.position))
             };
             let acked = topic_model.stored_here.iter().filter(|offset| {
                 let known = &topic_model.messages[*offset];
-                known.body.flags().has_identity && is_acked(known)
+                known.first_seen >= since && known.body.flags().has_identity && is_acked(known)
             });
             model.skipped.extend(acked);
         }
@@ -262,8 +269,10 @@ impl Tracker {
         }
         for (id, partition) in topic.partitions() {
             // A redriven or purged message is removed in any case and evicts nothing.
-            let trimmed_here =
-                trimmed.iter().map(|offset| &model.messages[offset]).filter(|known| known.partition == id);
+            let was_trimmed =
+                |offset: &&Offset| self.observed_at.is_none() && model.trimmed_before_crash.contains(*offset);
+            let trimmed_here = trimmed.iter().filter(|offset| !was_trimmed(offset));
+            let trimmed_here = trimmed_here.map(|offset| &model.messages[offset]).filter(|known| known.partition == id);
             let Some(last) = trimmed_here.rev().find(|known| !known.is_removed()) else { continue };
             if !evicts {
                 // Any stored message may have been retained before a group was created or deleted.
