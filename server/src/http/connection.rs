@@ -104,11 +104,17 @@ pub(crate) async fn listen(listener: TcpListener, service: Rc<Service>, stop: Rc
     let api = service.api();
     let builder = builder(&api.settings.http);
     let connections_max = api.settings.http.connections_max;
+    // A shortage is logged when it begins and when it ends, not at every attempt.
+    let mut is_short = false;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = stop.stopped() => return,
         };
+        if is_short && accepted.is_ok() {
+            is_short = false;
+            tracing::info!("accepting connections again");
+        }
         match accepted {
             Ok((socket, _)) if api.metrics.connections() >= connections_max => {
                 api.metrics.count_refused_connection();
@@ -126,7 +132,9 @@ pub(crate) async fn listen(listener: TcpListener, service: Rc<Service>, stop: Rc
             }
             Err(error) if concerns_one_connection(&error) => {}
             Err(error) => {
-                tracing::warn!("cannot accept connections: {error}; retrying in {ACCEPT_BACKOFF:?}");
+                if !std::mem::replace(&mut is_short, true) {
+                    tracing::warn!("cannot accept connections: {error}; retrying every {ACCEPT_BACKOFF:?}");
+                }
                 tokio::time::sleep(ACCEPT_BACKOFF).await;
             }
         }

@@ -1,6 +1,7 @@
 //! File descriptors: the limit is raised, connections are fitted to it, and the log waits where there are none.
 
 use std::path::Path;
+use std::time::Duration;
 
 use driftq_tests::torture::tools;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -12,6 +13,8 @@ use crate::harness::{Connection, Launch, Server, exact_config_file, wait_until};
 const VALUE_BYTES: usize = 30_000;
 /// `reserve_bytes` of [`SMALL`].
 const RESERVE_BYTES: u64 = 131_072;
+/// Long enough for several attempts to accept a connection.
+const ATTEMPTS_TO_ACCEPT: Duration = Duration::from_millis(500);
 
 /// The sizes of the log's segments.
 fn segment_bytes(data: &Path) -> Vec<u64> {
@@ -83,6 +86,7 @@ fn lack_of_descriptors_at_the_logs_files_is_waited_out() {
         segments.len() == 2
     });
     set_soft_limit(&server, 1);
+    let _unaccepted = server.connect_raw();
     let mut accepted = 1;
     wait_until("the log has no segment left", || match produce(&mut connection) {
         (200, _) => {
@@ -96,10 +100,14 @@ fn lack_of_descriptors_at_the_logs_files_is_waited_out() {
     let room = segments.iter().sum::<u64>() - RESERVE_BYTES;
     assert!((accepted + 3) * VALUE_BYTES as u64 > room, "{accepted} in {segments:?}");
     assert_eq!(connection.call("GET", "/v1/readyz", &[], "").status, 200);
+    server.log_with("cannot accept connections");
+    std::thread::sleep(ATTEMPTS_TO_ACCEPT);
     set_soft_limit(&server, limits(&server).1);
     wait_until("produces succeed with a descriptor", || produce(&mut connection).0 == 200);
     assert_eq!(server.get("/v1/readyz").status, 200, "connections are accepted again");
-    assert!(!server.log().contains("nothing more is accepted"), "{}", server.log());
+    let log = server.log_with("accepting connections again");
+    assert_eq!(log.matches("cannot accept connections").count(), 1, "a shortage is logged once: {log}");
+    assert!(!log.contains("nothing more is accepted"), "{log}");
 }
 
 #[test]
