@@ -131,8 +131,9 @@ impl Tracker {
                     complete.produce.iter().for_each(|produce| self.produce_reply_lost(produce, pending.at));
                 }
                 let identity = claim(command).and_then(|claim| self.identity_at(pending, claim.offset));
-                if let Some(model) = identity.and_then(|identity| self.effects.get_mut(&identity)) {
-                    model.mark_unknown();
+                if let Some(identity) = identity {
+                    // Also one that no worker began: the lost reply may be of its end.
+                    self.effects.entry(identity).or_default().mark_unknown();
                 }
                 if let (Some(claim), Some(model)) = (claim(command), self.group_model_mut(pending)) {
                     model.maybe_acked.insert(claim.offset);
