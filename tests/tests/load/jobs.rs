@@ -74,7 +74,8 @@ fn jobs_survive_silent_stream_slow_worker_and_stalled_disk() {
         ]
     );
     for row in rows {
-        assert_eq!((row.acked, row.dead_letters, row.verdict), (row.jobs, "0", "met"), "{}", run.stdout);
+        let verdict = if row.case.contains("a job; lease") { "no goal" } else { "met" };
+        assert_eq!((row.acked, row.dead_letters, row.verdict), (row.jobs, "0", verdict), "{}", run.stdout);
         let [jobs, executions]: [u64; 2] = [row.jobs, row.executions].map(|cell| cell.parse().expect("a number"));
         assert!(executions >= jobs && executions * 10 <= jobs * 11, "{}", run.stdout);
     }

@@ -72,6 +72,12 @@ impl Case {
         format!("{trouble}; {lease}, {attempts}")
     }
 
+    /// Whether no job may die in it. The rules of leases promise that to a worker whose lease is the default, not to one
+    /// that asks for a lease shorter than the work its stream holds.
+    pub(crate) fn has_goal(&self) -> bool {
+        !matches!((self.trouble, self.limits.lease_ms), (Trouble::SlowWorker(_), Some(_)))
+    }
+
     /// Starts a broker, stores the jobs, and counts until every job is acked or dead, or `give_up` has passed.
     pub(crate) async fn measure(&self, options: &BrokerOptions, give_up: Duration) -> Result<Figures> {
         let mut broker = Broker::open(options, &[]).await?;

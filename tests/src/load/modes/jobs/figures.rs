@@ -37,14 +37,24 @@ impl Figures {
 pub(crate) struct Row {
     /// The name of the case.
     pub(crate) case: String,
+    /// Whether the goal applies to it.
+    pub(crate) has_goal: bool,
     /// Its figures, or why there are none.
     pub(crate) measured: Result<Figures, String>,
 }
 
 impl Row {
-    /// Whether the goal was met. A case without figures did not meet it.
-    pub(crate) fn is_met(&self) -> bool {
-        self.measured.as_ref().is_ok_and(Figures::meet_goal)
+    /// Whether the goal was missed. A case without figures missed it.
+    pub(crate) fn is_missed(&self) -> bool {
+        !self.measured.as_ref().is_ok_and(|figures| !self.has_goal || figures.meet_goal())
+    }
+
+    fn verdict(&self) -> &'static str {
+        match (self.is_missed(), self.has_goal) {
+            (true, _) => "missed",
+            (false, true) => "met",
+            (false, false) => "no goal",
+        }
     }
 }
 
@@ -67,8 +77,7 @@ pub(crate) fn markdown(rows: &[Row]) -> String {
             ),
             Err(reason) => format!("failed: {} | | | | |", reason.replace(['\n', '|'], " ")),
         };
-        let verdict = if row.is_met() { "met" } else { "missed" };
-        table.push_str(&format!("| {} | {cells} | {verdict} |\n", row.case));
+        table.push_str(&format!("| {} | {cells} | {} |\n", row.case, row.verdict()));
     }
     table
 }
@@ -93,11 +102,15 @@ mod tests {
 
     #[test]
     fn table_names_missed_goals_and_failed_cases() {
-        let row = |measured| Row { case: "c".to_owned(), measured };
+        let row = |measured| Row { case: "c".to_owned(), has_goal: true, measured };
+        let other = |measured| Row { has_goal: false, ..row(measured) };
+        let bad = Figures { executions: 1_264, dead_letters: 82, acked: 18, ..GOOD };
         let rows = [
             row(Ok(GOOD)),
-            row(Ok(Figures { executions: 1_264, dead_letters: 82, acked: 18, ..GOOD })),
+            row(Ok(bad.clone())),
             row(Err("no\n|strace".to_owned())),
+            other(Ok(bad)),
+            other(Err("no strace".to_owned())),
         ];
         let table = markdown(&rows);
         let lines: Vec<&str> = table.lines().skip(2).collect();
@@ -107,6 +120,8 @@ mod tests {
                 "| c | 100 | 110 | 1.10 | 0 | 100 | 7.5 | met |",
                 "| c | 100 | 1,264 | 12.64 | 82 | 18 | 7.5 | missed |",
                 "| c | failed: no  strace | | | | | | missed |",
+                "| c | 100 | 1,264 | 12.64 | 82 | 18 | 7.5 | no goal |",
+                "| c | failed: no strace | | | | | | missed |",
             ]
         );
     }

@@ -28,11 +28,15 @@ pub(crate) async fn run(options: &JobsOptions) -> Result<Failures> {
         if let Err(error) = &measured {
             eprintln!("load: {}: {error}", case.name());
         }
-        rows.push(Row { case: case.name(), measured: measured.map_err(|error| error.to_string()) });
+        rows.push(Row {
+            case: case.name(),
+            has_goal: case.has_goal(),
+            measured: measured.map_err(|error| error.to_string()),
+        });
     }
     println!("{}", markdown(&rows));
     let mut failures = Failures::default();
-    for row in rows.iter().filter(|row| !row.is_met()) {
+    for row in rows.iter().filter(|row| row.is_missed()) {
         failures.named(&format!("goal missed: {}", row.case));
     }
     println!("failures: {failures}");
