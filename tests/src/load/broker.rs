@@ -71,6 +71,11 @@ impl Broker {
         self.addr
     }
 
+    /// Its process, if it is known.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.pid
+    }
+
     /// Fails unless the broker was started here.
     pub(crate) fn require_own(&self) -> Result<()> {
         match self.own {
@@ -142,13 +147,31 @@ impl Broker {
 
     /// How many messages of a topic are not finished in every group; without a group, all of them.
     pub(crate) async fn message_count(&self, topic: &str) -> Result<u64> {
+        let (status, body) = self.describe(topic).await?;
+        count_in_answer(status, &body)
+    }
+
+    /// How many dead letters of a topic there are. Their topic exists from the first one on.
+    pub(crate) async fn dead_letter_count(&self, topic: &str) -> Result<u64> {
+        match self.describe(&format!("dlq.{topic}")).await? {
+            (404, _) => Ok(0),
+            (status, body) => count_in_answer(status, &body),
+        }
+    }
+
+    /// The status and body of a topic's description.
+    async fn describe(&self, topic: &str) -> Result<(u16, Vec<u8>)> {
         let mut connection = Connection::connect(self.addr).await?;
         let request = get(self.addr, &format!("/v1/topics/{topic}"));
         let status = tokio::time::timeout(TIMEOUT, connection.exchange(&request)).await??;
-        let body = String::from_utf8_lossy(connection.body());
-        let count = (status == 200).then(|| message_count_in(connection.body())).flatten();
-        count.ok_or_else(|| format!("the topic's messages could not be counted: {status} {body}").into())
+        Ok((status, connection.body().to_vec()))
     }
+}
+
+fn count_in_answer(status: u16, body: &[u8]) -> Result<u64> {
+    let count = (status == 200).then(|| message_count_in(body)).flatten();
+    let text = || String::from_utf8_lossy(body);
+    count.ok_or_else(|| format!("the topic's messages could not be counted: {status} {}", text()).into())
 }
 
 /// The messages of all partitions in a topic's description. Offsets do not give the count: they are assigned per topic.

@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Bulk(BulkOptions),
     /// Many idle streams: memory per stream, and CPU time of an idle broker
     Idle(IdleOptions),
+    /// Jobs beside a silent consumer, a slow worker and a stalled disk: executions and dead letters, as Markdown
+    Jobs(JobsOptions),
     /// Begins and finishes effects in the idempotency store; with --records a store with many records
     Effects(EffectsOptions),
     /// Workers that complete a step for each delivery, with output messages
@@ -49,6 +51,7 @@ impl Command {
             Command::Backlog(options) => Some(&mut options.broker),
             Command::Bulk(options) => Some(&mut options.broker),
             Command::Idle(options) => Some(&mut options.broker),
+            Command::Jobs(options) => Some(&mut options.broker),
             Command::Effects(options) => Some(&mut options.broker),
             Command::Steps(options) => Some(&mut options.broker),
             Command::Table(options) => Some(&mut options.broker),
@@ -224,6 +227,37 @@ pub(crate) struct IdleOptions {
     /// How long to measure the broker's CPU time, without and with the streams
     #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     pub(crate) seconds: f64,
+    #[command(flatten)]
+    pub(crate) broker: BrokerOptions,
+}
+
+/// `load jobs`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct JobsOptions {
+    /// Jobs of each case with a silent stream
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(crate) jobs: u64,
+    /// Jobs of each case with a sequential worker
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(crate) sequential_jobs: u64,
+    /// How long the sequential worker takes for each job
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=600_000))]
+    pub(crate) work_ms: u32,
+    /// Jobs of each case with a stalled disk
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(crate) stalled_jobs: u64,
+    /// How long a sync of the log is stalled by strace, a case each
+    #[arg(long, default_value = "7.5,60", value_delimiter = ',', value_parser = seconds)]
+    pub(crate) stall_seconds: Vec<f64>,
+    /// The lease of the cases that do not use the default one
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=43_200_000))]
+    pub(crate) lease_ms: u32,
+    /// Attempts of each job; the goal applies from 2 on
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) max_attempts: u32,
+    /// Give a case up after this long, beside its stall
+    #[arg(long, default_value_t = 120.0, value_parser = seconds)]
+    pub(crate) give_up_seconds: f64,
     #[command(flatten)]
     pub(crate) broker: BrokerOptions,
 }

@@ -5,8 +5,9 @@
 //! `--ceiling` a bare hyper server is driven by the same client in alternating slices, so that the ratio is meaningful
 //! on a busy machine too.
 //!
-//! Exit code: 0 if every request succeeded, 1 if one failed or the run ended early, 130, 143 or 129 after SIGINT,
-//! SIGTERM or SIGHUP. Started processes are killed and temporary folders removed in all of these cases.
+//! Exit code: 0 if every request succeeded, 1 if one failed, a goal of `jobs` was missed or the run ended early, 130,
+//! 143 or 129 after SIGINT, SIGTERM or SIGHUP. Started processes are killed and temporary folders removed in all of
+//! these cases.
 
 mod broker;
 mod ceiling;
@@ -72,6 +73,7 @@ async fn run(command: Command) -> Result<Failures> {
         Command::Backlog(options) => modes::backlog::run(&options).await,
         Command::Bulk(options) => modes::bulk::run(&options).await,
         Command::Idle(options) => modes::idle::run(&options).await,
+        Command::Jobs(options) => modes::jobs::run(&options).await,
         Command::Effects(options) => modes::effects::run(&options).await,
         Command::Steps(options) => modes::steps::run(&options).await,
         Command::Table(options) => modes::table::run(&options).await,

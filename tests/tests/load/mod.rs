@@ -1,6 +1,8 @@
-//! The `load` program against a fake broker: what it sends, counts and prints, and that it cleans up.
+//! The `load` program against a fake broker: what it sends, counts and prints, and that it cleans up. `load jobs` runs
+//! against the real one.
 
 mod fake;
+mod jobs;
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;

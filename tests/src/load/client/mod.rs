@@ -71,12 +71,17 @@ impl Connection {
 
     /// Sends a request and reads the head of the response: the stream has begun, or was refused.
     pub(crate) async fn open_stream(&mut self, request: &[u8]) -> io::Result<u16> {
+        self.open_stream_within(request, HEAD_WITHIN).await
+    }
+
+    /// As [`Self::open_stream`], with a head that may take `limit`.
+    pub(crate) async fn open_stream_within(&mut self, request: &[u8], limit: Duration) -> io::Result<u16> {
         let head = async {
             self.send(request).await?;
             while self.read_more().await? == ResponseState::Head {}
             Ok(self.decoder.status())
         };
-        tokio::time::timeout(HEAD_WITHIN, head).await?
+        tokio::time::timeout(limit, head).await?
     }
 
     /// The body of the last response, or the part of a stream that was not consumed yet.

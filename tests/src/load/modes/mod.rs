@@ -7,6 +7,7 @@ pub(crate) mod consumers;
 pub(crate) mod effects;
 pub(crate) mod end_to_end;
 pub(crate) mod idle;
+pub(crate) mod jobs;
 pub(crate) mod produce;
 mod slices;
 pub(crate) mod steps;
