@@ -72,8 +72,8 @@ impl Case {
         format!("{trouble}; {lease}, {attempts}")
     }
 
-    /// Whether no job may die in it. The rules of leases promise that to a worker whose lease is the default, not to one
-    /// that asks for a lease shorter than the work its stream holds.
+    /// Whether no job may die in it. The rules of leases guarantee that for the default lease, not for a lease that is
+    /// shorter than the work its stream holds.
     pub(crate) fn has_goal(&self) -> bool {
         !matches!((self.trouble, self.limits.lease_ms), (Trouble::SlowWorker(_), Some(_)))
     }
