@@ -94,12 +94,7 @@ fn sources(dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-fn plant(
-    repository: &Path,
-    dir: &Path,
-    files: &[PathBuf],
-    left_out: &BTreeSet<u32>,
-) -> Result<usize, String> {
+fn plant(repository: &Path, dir: &Path, files: &[PathBuf], left_out: &BTreeSet<u32>) -> Result<usize, String> {
     let mut planter = Planter::new(left_out);
     for path in files {
         let name = path.strip_prefix(repository).unwrap_or(path);

@@ -1,8 +1,8 @@
 //! Compiles every mutant of the core into one program and switches them on one at a time.
 //!
-//! `cargo mutants` builds the tests once for each mutant, which takes a day. Here each change stands beside the original
-//! behind a condition, so that one build serves all of them, and a mutant can be held against a program that takes long to
-//! build: the simulator. See `docs/mutants.md`.
+//! `cargo mutants` builds the tests once for each mutant, which takes a day. Here each change stands beside the
+//! original behind a condition, so that one build serves all of them, and a mutant can be held against a program that
+//! takes long to build: the simulator. See `docs/mutants.md`.
 
 mod build;
 mod plant;

@@ -342,7 +342,13 @@ impl VisitMut for Planter<'_> {
             }
             Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => {
                 let Ok(value) = number.base10_parse::<u64>() else { return };
-                let other = if value == 1 { 2 } else if value == 0 { 1 } else { value - 1 };
+                let other = if value == 1 {
+                    2
+                } else if value == 0 {
+                    1
+                } else {
+                    value - 1
+                };
                 let suffix = number.suffix();
                 let other = syn::LitInt::new(&format!("{other}{suffix}"), number.span());
                 let change = format!("{other} for {number}");
