@@ -27,6 +27,7 @@ use super::fields::from_json;
 use super::idempotency::{parse_begin, parse_finish, write_begun};
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::produce::{route, write_produced};
+use super::recent_names::RecentNames;
 use super::request_body::RequestBody;
 use super::response::{ApiResponse, lines, whole_lines};
 use super::response_body::PollLines;
@@ -72,6 +73,8 @@ pub(crate) struct BatchBody {
     responses: Rc<ResponseLines>,
     /// The body of the request; `None` once it has ended.
     body: Option<RequestBody>,
+    /// Names of the lines.
+    names: RecentNames,
     /// Received and not yet split into lines.
     chunk: Bytes,
     /// The beginning of a line whose end is not yet received.
@@ -112,6 +115,7 @@ impl BatchBody {
             kind,
             responses,
             body: Some(body),
+            names: RecentNames::default(),
             chunk: Bytes::new(),
             partial: Vec::new(),
             partial_bytes,
@@ -293,7 +297,9 @@ impl BatchBody {
         match &self.kind {
             BatchKind::Produce { trace } => {
                 let headers = MessageHeaders { idempotency_key: None, trace: trace.as_deref() };
-                match from_json::<ProduceFields<'_>>(line).and_then(|fields| fields.into_produce(headers)) {
+                match from_json::<ProduceFields<'_>>(line)
+                    .and_then(|fields| fields.into_produce(&mut self.names, headers))
+                {
                     Ok(produce) if self.api.router.is_empty() => {
                         self.submit_routed_line(Line::Produce(produce, None));
                     }
@@ -307,7 +313,7 @@ impl BatchBody {
                     Err(error) => self.refuse(error),
                 }
             }
-            BatchKind::Complete { trace } => match parse_step(line, trace.as_deref()) {
+            BatchKind::Complete { trace } => match parse_step(line, trace.as_deref(), &mut self.names) {
                 Ok(step) if self.api.router.is_empty() => {
                     self.submit_routed_line(Line::Step(RoutedStep::unrouted(step)));
                 }
@@ -319,11 +325,11 @@ impl BatchBody {
                 Err(error) => self.refuse(error),
             },
             BatchKind::Ack => {
-                let claim = from_json::<AckFields<'_>>(line).and_then(|fields| fields.claim());
+                let claim = from_json::<AckFields<'_>>(line).and_then(|fields| fields.claim(&mut self.names));
                 self.submit_parsed(claim.map(Ack), Pending::Settled);
             }
             BatchKind::Nack => {
-                let nack = from_json::<NackFields<'_>>(line).and_then(NackFields::nack);
+                let nack = from_json::<NackFields<'_>>(line).and_then(|fields| fields.nack(&mut self.names));
                 self.submit_parsed(nack, Pending::Settled);
             }
             BatchKind::Begin => self.submit_parsed(parse_begin(line), Pending::Begin),

@@ -13,6 +13,7 @@ use super::fields::parse;
 use super::head::RequestHead;
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::query::Query;
+use super::recent_names::RecentNames;
 use super::response::{ApiResponse, json};
 use crate::driver::Unready;
 use crate::json::Json;
@@ -20,7 +21,7 @@ use crate::router::{Company, RouteRequest, RouterFailure};
 
 /// Parses the request.
 pub(crate) fn parse_request(body: &[u8], query: &Query<'_>, head: &RequestHead<'_>) -> Result<Box<Produce>, ApiError> {
-    parse::<ProduceFields<'_>>(body, query)?.into_produce(MessageHeaders::of(head)?)
+    parse::<ProduceFields<'_>>(body, query)?.into_produce(&mut RecentNames::default(), MessageHeaders::of(head)?)
 }
 
 /// Routes and stores a message.

@@ -12,6 +12,7 @@ use super::groups::{ExpireFields, GroupFields, SeekFields};
 use super::head::RequestHead;
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::query::Query;
+use super::recent_names::RecentNames;
 use super::topics::TopicFields;
 use super::{complete, effect_list, idempotency, produce};
 
@@ -50,8 +51,8 @@ pub(crate) fn parse_request(number: usize, body: &[u8], query: Option<&str>) -> 
     let query = Query::parse(query)?;
     Ok(match REQUESTS[number % REQUESTS.len()] {
         "produce" => command(Command::Produce(produce::parse_request(body, &query, &RequestHead::default())?)),
-        "ack" => command(Command::Ack(Ack(parse::<AckFields<'_>>(body, &query)?.claim()?))),
-        "nack" => command(Command::Nack(parse::<NackFields<'_>>(body, &query)?.nack()?)),
+        "ack" => command(Command::Ack(Ack(parse::<AckFields<'_>>(body, &query)?.claim(&mut RecentNames::default())?))),
+        "nack" => command(Command::Nack(parse::<NackFields<'_>>(body, &query)?.nack(&mut RecentNames::default())?)),
         "extend" => fields::<ExtendFields<'_>>(body, &query)?,
         "complete" => command(Command::Complete(complete::parse_request(body, &RequestHead::default())?)),
         "begin" => command(idempotency::parse_begin(body)?.into()),
@@ -72,8 +73,11 @@ pub(crate) fn parse_request(number: usize, body: &[u8], query: Option<&str>) -> 
 /// Parses a line of a batch of acks or of produces.
 pub(crate) fn parse_line(acks: bool, line: &[u8]) -> Result<Command, ApiError> {
     match acks {
-        true => Ok(Command::Ack(Ack(from_json::<AckFields<'_>>(line)?.claim()?))),
-        false => Ok(Command::Produce(from_json::<ProduceFields<'_>>(line)?.into_produce(MessageHeaders::default())?)),
+        true => Ok(Command::Ack(Ack(from_json::<AckFields<'_>>(line)?.claim(&mut RecentNames::default())?))),
+        false => Ok(Command::Produce(
+            from_json::<ProduceFields<'_>>(line)?
+                .into_produce(&mut RecentNames::default(), MessageHeaders::default())?,
+        )),
     }
 }
 

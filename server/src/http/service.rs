@@ -17,6 +17,7 @@ use super::guard::Guard;
 use super::head::RequestHead;
 use super::message_fields::MessageHeaders;
 use super::query::Query;
+use super::recent_names::RecentNames;
 use super::request_body::{BodyTimeouts, RequestBody};
 use super::request_id::RequestIds;
 use super::response::ApiResponse;
@@ -158,7 +159,7 @@ async fn produce(api: &Rc<Api>, request: &mut PendingRequest, incoming: Incoming
 async fn ack(api: &Api, request: &mut PendingRequest, incoming: Incoming) -> Result<ApiResponse, ApiError> {
     let query = Query::parse(request.uri.query())?;
     let body = request.body(api, incoming).await?;
-    let claim = parse::<AckFields<'_>>(&body, &query).and_then(|fields| fields.claim())?;
+    let claim = parse::<AckFields<'_>>(&body, &query).and_then(|fields| fields.claim(&mut RecentNames::default()))?;
     drop((body, query));
     request.release_buffer();
     settle::ack(api, claim).await

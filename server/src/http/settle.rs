@@ -7,6 +7,7 @@ use super::api::Api;
 use super::claim_fields::{AckCumulativeFields, AckFields, ExtendFields, NackFields};
 use super::error::ApiError;
 use super::fields::{millis, required};
+use super::recent_names::RecentNames;
 use super::response::{ApiResponse, json, no_content};
 use crate::json::Json;
 
@@ -18,7 +19,7 @@ pub(crate) async fn ack(api: &Api, claim: Claim) -> Result<ApiResponse, ApiError
 
 /// `POST /v1/nack`.
 pub(crate) async fn nack(api: &Api, fields: NackFields<'_>) -> Result<ApiResponse, ApiError> {
-    api.driver.ask(fields.nack()?).await??;
+    api.driver.ask(fields.nack(&mut RecentNames::default())?).await??;
     Ok(no_content())
 }
 
@@ -30,7 +31,7 @@ pub(crate) async fn ack_cumulative(api: &Api, fields: AckCumulativeFields<'_>) -
 
 /// `POST /v1/extend`.
 pub(crate) async fn extend(api: &Api, fields: ExtendFields<'_>) -> Result<ApiResponse, ApiError> {
-    let claim = fields.claim()?;
+    let claim = fields.claim(&mut RecentNames::default())?;
     let lease = millis("lease_ms", Some(required("lease_ms", fields.lease_ms)?))?;
     let lease_until = api.driver.ask(Extend { claim, lease }).await??;
     let mut out = Json::object();
@@ -40,6 +41,6 @@ pub(crate) async fn extend(api: &Api, fields: ExtendFields<'_>) -> Result<ApiRes
 
 /// `POST /v1/release`.
 pub(crate) async fn release(api: &Api, fields: AckFields<'_>) -> Result<ApiResponse, ApiError> {
-    api.driver.ask(Release(fields.claim()?)).await??;
+    api.driver.ask(Release(fields.claim(&mut RecentNames::default())?)).await??;
     Ok(no_content())
 }
