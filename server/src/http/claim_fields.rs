@@ -4,10 +4,10 @@ use driftq_core::command::{AckCumulative, Claim, Nack, Retry, TokenClaim};
 use driftq_core::types::{Offset, PartitionId, Text};
 use serde::Deserialize;
 
+use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::{Fields, Str, millis, required};
 use super::query::Query;
-use super::recent_names::RecentNames;
 
 /// Declares a request about one delivery: the fields of its claim, and further ones.
 macro_rules! claim_fields {
@@ -45,7 +45,7 @@ macro_rules! claim_fields {
 
         impl $name<'_> {
             /// The delivery that it is about, and its owner.
-            pub(crate) fn claim(&self, names: &mut RecentNames) -> Result<Claim, ApiError> {
+            pub(crate) fn claim(&self, names: &ConnectionNames) -> Result<Claim, ApiError> {
                 Ok(Claim {
                     topic: names.topic(required("topic", self.topic.as_deref())?)?,
                     group: names.group(required("group", self.group.as_deref())?)?,
@@ -74,7 +74,7 @@ claim_fields! {
 
 impl NackFields<'_> {
     /// The nack.
-    pub(crate) fn nack(self, names: &mut RecentNames) -> Result<Nack, ApiError> {
+    pub(crate) fn nack(self, names: &ConnectionNames) -> Result<Nack, ApiError> {
         let claim = self.claim(names)?;
         let retry = match (self.retryable, millis("delay_ms", self.delay_ms)?) {
             (Some(false), None) => Retry::Never,
@@ -94,11 +94,11 @@ claim_fields! {
 
 impl AckCumulativeFields<'_> {
     /// The cumulative ack.
-    pub(crate) fn ack(&self) -> Result<AckCumulative, ApiError> {
+    pub(crate) fn ack(&self, names: &ConnectionNames) -> Result<AckCumulative, ApiError> {
         if self.lease_token.is_some() {
             return Err(ApiError::invalid("a cumulative ack takes no lease_token; use /v1/ack for one delivery"));
         }
-        let Claim { topic, group, partition, offset, owner, .. } = self.claim(&mut RecentNames::default())?;
+        let Claim { topic, group, partition, offset, owner, .. } = self.claim(names)?;
         Ok(AckCumulative { topic, group, partition, offset, owner })
     }
 }

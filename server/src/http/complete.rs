@@ -12,13 +12,13 @@ use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 
 use super::api::Api;
+use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::{Object, Str, from_json, raw_json, required};
 use super::head::RequestHead;
 use super::idempotency::final_status;
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::produce::{route, write_unrouted};
-use super::recent_names::RecentNames;
 use super::response::{ApiResponse, json};
 use crate::json::{Json, object};
 use crate::metrics::Metrics;
@@ -74,17 +74,21 @@ impl CompleteFields<'_> {
 }
 
 /// Parses the request. Each output is parsed as the body of a produce.
-pub(crate) fn parse_request(body: &[u8], head: &RequestHead<'_>) -> Result<Box<Complete>, ApiError> {
+pub(crate) fn parse_request(
+    body: &[u8],
+    head: &RequestHead<'_>,
+    names: &ConnectionNames,
+) -> Result<Box<Complete>, ApiError> {
     let MessageHeaders { idempotency_key, trace } = MessageHeaders::of(head)?;
     if idempotency_key.is_some() {
         let message = "a complete takes no Idempotency-Key header; use envelope.idempotency_key of each message";
         return Err(ApiError::invalid(message));
     }
-    parse_step(body, trace, &mut RecentNames::default())
+    parse_step(body, trace, names)
 }
 
 /// Parses one step: the body of a request, or a line of a batch.
-pub(crate) fn parse_step(body: &[u8], trace: Option<&str>, names: &mut RecentNames) -> Result<Box<Complete>, ApiError> {
+pub(crate) fn parse_step(body: &[u8], trace: Option<&str>, names: &ConnectionNames) -> Result<Box<Complete>, ApiError> {
     let fields: CompleteFields<'_> = from_json(body)?;
     let failed = fields.failed()?;
     let claim = Claim {

@@ -7,11 +7,11 @@ use driftq_core::types::{Deadline, Envelope, Millis, PartitionId, Priority, Retr
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::{Fields, Str, millis, non_empty, object, required, timestamp};
 use super::head::RequestHead;
 use super::query::Query;
-use super::recent_names::RecentNames;
 use crate::{base64, rfc3339};
 
 /// Longest trace context that is stored, in bytes.
@@ -174,10 +174,10 @@ impl ProduceFields<'_> {
     /// The produce command.
     pub(crate) fn into_produce(
         self,
-        names: &mut RecentNames,
+        names: &ConnectionNames,
         headers: MessageHeaders<'_>,
     ) -> Result<Box<Produce>, ApiError> {
-        let topic = names.topic(&required("topic", self.topic)?)?;
+        let topic = names.produced_to(&required("topic", self.topic)?)?;
         let value = match (self.value, self.value_base64) {
             (Some(_), Some(_)) => return Err(ApiError::invalid("give value or value_base64, not both")),
             (None, Some(text)) => base64::decode(&text).ok_or_else(|| {

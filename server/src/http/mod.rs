@@ -9,7 +9,7 @@
 //! * one handler per family of requests: [`produce`], [`batch`], [`consume`], [`settle`], [`complete`],
 //!   [`idempotency`], [`topics`], [`groups`], [`dlq`], [`status`]. A handler parses its fields, submits a command to
 //!   the driver, waits for the reply and writes it as JSON. It decides nothing itself;
-//! * [`api`] is what handlers share; [`fields`], [`message_fields`], [`claim_fields`], [`recent_names`] and [`query`]
+//! * [`api`] is what handlers share; [`fields`], [`message_fields`], [`claim_fields`], [`connection_names`] and [`query`]
 //!   are the requests' fields; [`response`], [`response_body`] and [`error`] are what handlers return.
 
 mod api;
@@ -18,6 +18,7 @@ mod body_budget;
 mod claim_fields;
 mod complete;
 pub(crate) mod connection;
+mod connection_names;
 mod consume;
 mod dlq;
 mod effect_list;
@@ -31,7 +32,6 @@ mod idempotency;
 mod message_fields;
 mod produce;
 mod query;
-mod recent_names;
 mod request_body;
 mod request_id;
 pub(crate) mod request_parsers;

@@ -8,20 +8,25 @@ use driftq_core::types::TopicName;
 use hyper::StatusCode;
 
 use super::api::Api;
+use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::parse;
 use super::head::RequestHead;
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::query::Query;
-use super::recent_names::RecentNames;
 use super::response::{ApiResponse, json};
 use crate::driver::Unready;
 use crate::json::Json;
 use crate::router::{Company, RouteRequest, RouterFailure};
 
 /// Parses the request.
-pub(crate) fn parse_request(body: &[u8], query: &Query<'_>, head: &RequestHead<'_>) -> Result<Box<Produce>, ApiError> {
-    parse::<ProduceFields<'_>>(body, query)?.into_produce(&mut RecentNames::default(), MessageHeaders::of(head)?)
+pub(crate) fn parse_request(
+    body: &[u8],
+    query: &Query<'_>,
+    head: &RequestHead<'_>,
+    names: &ConnectionNames,
+) -> Result<Box<Produce>, ApiError> {
+    parse::<ProduceFields<'_>>(body, query)?.into_produce(names, MessageHeaders::of(head)?)
 }
 
 /// Routes and stores a message.
