@@ -22,6 +22,7 @@ use super::api::Api;
 use super::body_budget::BodyBytes;
 use super::claim_fields::{AckFields, NackFields};
 use super::complete::{RoutedStep, StepRouting, parse_step, route_step, write_completed};
+use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::from_json;
 use super::idempotency::{parse_begin, parse_finish, write_begun};
@@ -72,6 +73,7 @@ pub(crate) struct BatchBody {
     responses: Rc<ResponseLines>,
     /// The body of the request; `None` once it has ended.
     body: Option<RequestBody>,
+    names: Rc<ConnectionNames>,
     /// Received and not yet split into lines.
     chunk: Bytes,
     /// The beginning of a line whose end is not yet received.
@@ -104,7 +106,7 @@ enum Line {
 type RoutedLine = Result<Line, ApiError>;
 
 impl BatchBody {
-    pub(crate) fn new(api: Rc<Api>, kind: BatchKind, body: RequestBody) -> Self {
+    pub(crate) fn new(api: Rc<Api>, kind: BatchKind, body: RequestBody, names: Rc<ConnectionNames>) -> Self {
         let partial_bytes = BodyBytes::new(&api.bodies);
         let responses = Rc::new(ResponseLines { metrics: Rc::clone(&api.metrics), inner: RefCell::default() });
         Self {
@@ -112,6 +114,7 @@ impl BatchBody {
             kind,
             responses,
             body: Some(body),
+            names,
             chunk: Bytes::new(),
             partial: Vec::new(),
             partial_bytes,
@@ -293,7 +296,8 @@ impl BatchBody {
         match &self.kind {
             BatchKind::Produce { trace } => {
                 let headers = MessageHeaders { idempotency_key: None, trace: trace.as_deref() };
-                match from_json::<ProduceFields<'_>>(line).and_then(|fields| fields.into_produce(headers)) {
+                match from_json::<ProduceFields<'_>>(line).and_then(|fields| fields.into_produce(&self.names, headers))
+                {
                     Ok(produce) if self.api.router.is_empty() => {
                         self.submit_routed_line(Line::Produce(produce, None));
                     }
@@ -307,7 +311,7 @@ impl BatchBody {
                     Err(error) => self.refuse(error),
                 }
             }
-            BatchKind::Complete { trace } => match parse_step(line, trace.as_deref()) {
+            BatchKind::Complete { trace } => match parse_step(line, trace.as_deref(), &self.names) {
                 Ok(step) if self.api.router.is_empty() => {
                     self.submit_routed_line(Line::Step(RoutedStep::unrouted(step)));
                 }
@@ -319,15 +323,15 @@ impl BatchBody {
                 Err(error) => self.refuse(error),
             },
             BatchKind::Ack => {
-                let claim = from_json::<AckFields<'_>>(line).and_then(|fields| fields.claim());
+                let claim = from_json::<AckFields<'_>>(line).and_then(|fields| fields.claim(&self.names));
                 self.submit_parsed(claim.map(Ack), Pending::Settled);
             }
             BatchKind::Nack => {
-                let nack = from_json::<NackFields<'_>>(line).and_then(NackFields::nack);
+                let nack = from_json::<NackFields<'_>>(line).and_then(|fields| fields.nack(&self.names));
                 self.submit_parsed(nack, Pending::Settled);
             }
-            BatchKind::Begin => self.submit_parsed(parse_begin(line), Pending::Begin),
-            BatchKind::Finish => self.submit_parsed(parse_finish(line), Pending::Finish),
+            BatchKind::Begin => self.submit_parsed(parse_begin(line, &self.names), Pending::Begin),
+            BatchKind::Finish => self.submit_parsed(parse_finish(line, &self.names), Pending::Finish),
         }
     }
 

@@ -1,9 +1,10 @@
 //! Fields of requests about deliveries: ack, cumulative ack, nack, extend and release.
 
 use driftq_core::command::{AckCumulative, Claim, Nack, Retry, TokenClaim};
-use driftq_core::types::{GroupName, Offset, OwnerName, PartitionId, Text, TopicName};
+use driftq_core::types::{Offset, PartitionId, Text};
 use serde::Deserialize;
 
+use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::{Fields, Str, millis, required};
 use super::query::Query;
@@ -44,13 +45,13 @@ macro_rules! claim_fields {
 
         impl $name<'_> {
             /// The delivery that it is about, and its owner.
-            pub(crate) fn claim(&self) -> Result<Claim, ApiError> {
+            pub(crate) fn claim(&self, names: &ConnectionNames) -> Result<Claim, ApiError> {
                 Ok(Claim {
-                    topic: TopicName::new(required("topic", self.topic.as_deref())?)?,
-                    group: GroupName::new(required("group", self.group.as_deref())?)?,
+                    topic: names.topic(required("topic", self.topic.as_deref())?)?,
+                    group: names.group(required("group", self.group.as_deref())?)?,
                     partition: PartitionId(required("partition", self.partition)?),
                     offset: Offset(required("offset", self.offset)?),
-                    owner: OwnerName::new(required("owner", self.owner.as_deref())?)?,
+                    owner: names.owner(required("owner", self.owner.as_deref())?)?,
                     token: TokenClaim::read(self.lease_token.as_deref()),
                 })
             }
@@ -73,8 +74,8 @@ claim_fields! {
 
 impl NackFields<'_> {
     /// The nack.
-    pub(crate) fn nack(self) -> Result<Nack, ApiError> {
-        let claim = self.claim()?;
+    pub(crate) fn nack(self, names: &ConnectionNames) -> Result<Nack, ApiError> {
+        let claim = self.claim(names)?;
         let retry = match (self.retryable, millis("delay_ms", self.delay_ms)?) {
             (Some(false), None) => Retry::Never,
             (Some(false), Some(_)) => {
@@ -93,11 +94,11 @@ claim_fields! {
 
 impl AckCumulativeFields<'_> {
     /// The cumulative ack.
-    pub(crate) fn ack(&self) -> Result<AckCumulative, ApiError> {
+    pub(crate) fn ack(&self, names: &ConnectionNames) -> Result<AckCumulative, ApiError> {
         if self.lease_token.is_some() {
             return Err(ApiError::invalid("a cumulative ack takes no lease_token; use /v1/ack for one delivery"));
         }
-        let Claim { topic, group, partition, offset, owner, .. } = self.claim()?;
+        let Claim { topic, group, partition, offset, owner, .. } = self.claim(names)?;
         Ok(AckCumulative { topic, group, partition, offset, owner })
     }
 }

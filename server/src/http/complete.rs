@@ -5,13 +5,14 @@ use std::rc::Rc;
 
 use driftq_core::command::{Claim, Complete, Produce, TokenClaim};
 use driftq_core::reply::{RouterUse, StepOutput};
-use driftq_core::types::{EffectStatus, GroupName, Offset, OwnerName, PartitionId, Text, TopicName};
+use driftq_core::types::{EffectStatus, Offset, PartitionId, Text};
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 
 use super::api::Api;
+use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::{Object, Str, from_json, raw_json, required};
 use super::head::RequestHead;
@@ -73,29 +74,33 @@ impl CompleteFields<'_> {
 }
 
 /// Parses the request. Each output is parsed as the body of a produce.
-pub(crate) fn parse_request(body: &[u8], head: &RequestHead<'_>) -> Result<Box<Complete>, ApiError> {
+pub(crate) fn parse_request(
+    body: &[u8],
+    head: &RequestHead<'_>,
+    names: &ConnectionNames,
+) -> Result<Box<Complete>, ApiError> {
     let MessageHeaders { idempotency_key, trace } = MessageHeaders::of(head)?;
     if idempotency_key.is_some() {
         let message = "a complete takes no Idempotency-Key header; use envelope.idempotency_key of each message";
         return Err(ApiError::invalid(message));
     }
-    parse_step(body, trace)
+    parse_step(body, trace, names)
 }
 
 /// Parses one step: the body of a request, or a line of a batch.
-pub(crate) fn parse_step(body: &[u8], trace: Option<&str>) -> Result<Box<Complete>, ApiError> {
+pub(crate) fn parse_step(body: &[u8], trace: Option<&str>, names: &ConnectionNames) -> Result<Box<Complete>, ApiError> {
     let fields: CompleteFields<'_> = from_json(body)?;
     let failed = fields.failed()?;
     let claim = Claim {
-        topic: TopicName::new(required("topic", fields.topic.as_deref())?)?,
-        group: GroupName::new(required("group", fields.group.as_deref())?)?,
+        topic: names.topic(required("topic", fields.topic.as_deref())?)?,
+        group: names.group(required("group", fields.group.as_deref())?)?,
         partition: PartitionId(required("partition", fields.partition)?),
         offset: Offset(required("offset", fields.offset)?),
-        owner: OwnerName::new(required("owner", fields.owner.as_deref())?)?,
+        owner: names.owner(required("owner", fields.owner.as_deref())?)?,
         token: TokenClaim::read(Some(required("lease_token", fields.lease_token.as_deref())?)),
     };
     let message = |Object(fields): Object<ProduceFields<'_>>| {
-        fields.into_produce(MessageHeaders { idempotency_key: None, trace }).map(|message| *message)
+        fields.into_produce(names, MessageHeaders { idempotency_key: None, trace }).map(|message| *message)
     };
     let produce = fields.produce.unwrap_or_default().into_iter().map(message).collect::<Result<_, _>>()?;
     Ok(Box::new(Complete { claim, result: raw_json(fields.result), produce, failed }))

@@ -16,6 +16,7 @@ use hyper_util::server::conn::auto;
 use slab::Slab;
 use tokio::net::{TcpListener, TcpStream};
 
+use super::connection_names::ConnectionNames;
 use super::service::Service;
 use super::socket::Socket;
 use super::timeouts::HeadTimeout;
@@ -175,6 +176,7 @@ async fn serve(socket: TcpStream, service: Rc<Service>, mut builder: auto::Build
     builder.http1().timer(timeout.handle());
     let handle = timeout.handle();
     let socket = Socket::new(socket, handle.clone(), unsent.clone());
+    let names = Rc::new(ConnectionNames::default());
     let service = {
         let (handle, unsent) = (handle.clone(), unsent.clone());
         service_fn(move |request: Request<Incoming>| {
@@ -186,7 +188,7 @@ async fn serve(socket: TcpStream, service: Rc<Service>, mut builder: auto::Build
                 handle.set_response_pending(true);
             }
             let open = is_http2.then(|| handle.open_request(idle_max));
-            service.respond(request, &handle, &unsent, open)
+            service.respond(request, &handle, &unsent, &names, open)
         })
     };
     let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));

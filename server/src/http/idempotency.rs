@@ -2,8 +2,7 @@
 
 use driftq_core::command::{Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew, TokenClaim};
 use driftq_core::types::{
-    Effect, EffectStatus, GroupName, Identity, Lifetime, Millis, Offset, Outcome, OwnerName, PartitionId, Scope, Text,
-    TopicName, WallClock,
+    Effect, EffectStatus, Identity, Lifetime, Millis, Offset, Outcome, OwnerName, PartitionId, Scope, Text, WallClock,
 };
 use driftq_core::{BeginReply, Grant};
 use hyper::StatusCode;
@@ -12,6 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::api::Api;
+use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::{Str, from_json, millis, non_empty, object, raw_json, required, timestamp};
 use super::query::Query;
@@ -53,7 +53,7 @@ impl<'a> ScopeFields<'a> {
     }
 
     /// The scope, which must have exactly the fields of its kind.
-    fn scope(&self) -> Result<Scope, ApiError> {
+    fn scope(&self, names: &ConnectionNames) -> Result<Scope, ApiError> {
         let kind = required("scope.kind", self.kind.as_deref())?;
         let own: &[&str] = match kind {
             "consume" => &["topic", "group"],
@@ -75,8 +75,8 @@ impl<'a> ScopeFields<'a> {
         let id = || required("scope.id", self.id.as_deref()).map(Text::from);
         Ok(match kind {
             "consume" => Scope::Consume {
-                topic: TopicName::new(required("scope.topic", self.topic.as_deref())?)?,
-                group: GroupName::new(required("scope.group", self.group.as_deref())?)?,
+                topic: names.topic(required("scope.topic", self.topic.as_deref())?)?,
+                group: names.group(required("scope.group", self.group.as_deref())?)?,
             },
             "job" => Scope::Job { id: id()? },
             "task" => Scope::Task { id: id()? },
@@ -107,8 +107,8 @@ macro_rules! effect_fields {
 
         impl $name<'_> {
             /// The effect that it is about.
-            fn identity(&self) -> Result<Identity, ApiError> {
-                identity(self.tenant_id.as_deref(), self.scope.as_ref(), self.key.as_deref())
+            fn identity(&self, names: &ConnectionNames) -> Result<Identity, ApiError> {
+                identity(self.tenant_id.as_deref(), self.scope.as_ref(), self.key.as_deref(), names)
             }
         }
     };
@@ -185,8 +185,13 @@ impl DeliveryFields<'_> {
     }
 }
 
-fn identity(tenant: Option<&str>, scope: Option<&ScopeFields<'_>>, key: Option<&str>) -> Result<Identity, ApiError> {
-    let scope = required("scope", scope)?.scope()?;
+fn identity(
+    tenant: Option<&str>,
+    scope: Option<&ScopeFields<'_>>,
+    key: Option<&str>,
+    names: &ConnectionNames,
+) -> Result<Identity, ApiError> {
+    let scope = required("scope", scope)?.scope(names)?;
     Ok(Identity::new(tenant.unwrap_or_default(), scope, required("key", key)?))
 }
 
@@ -195,8 +200,8 @@ pub(super) fn unknown_kind() -> ApiError {
     ApiError::invalid("scope.kind must be consume, tenant, job, task or rpc")
 }
 
-fn owner(name: Option<&str>) -> Result<OwnerName, ApiError> {
-    Ok(OwnerName::new(required("owner", name)?)?)
+fn owner(name: Option<&str>, names: &ConnectionNames) -> Result<OwnerName, ApiError> {
+    Ok(names.owner(required("owner", name)?)?)
 }
 
 fn token(text: Option<&str>) -> Result<TokenClaim, ApiError> {
@@ -242,11 +247,11 @@ pub(super) fn status(name: &str) -> Option<EffectStatus> {
 }
 
 /// Parses `POST /v1/idempotency/begin`.
-pub(crate) fn parse_begin(body: &[u8]) -> Result<Begin, ApiError> {
+pub(crate) fn parse_begin(body: &[u8], names: &ConnectionNames) -> Result<Begin, ApiError> {
     let fields: BeginFields<'_> = from_json(body)?;
     Ok(Begin {
-        identity: fields.identity()?,
-        owner: owner(fields.owner.as_deref())?,
+        identity: fields.identity(names)?,
+        owner: owner(fields.owner.as_deref(), names)?,
         lease: millis("lease_ms", fields.lease_ms)?,
         lifetime: lifetime(fields.ttl_ms, fields.expires_at.as_deref())?,
         request_hash: non_empty(fields.request_hash),
@@ -256,7 +261,7 @@ pub(crate) fn parse_begin(body: &[u8]) -> Result<Begin, ApiError> {
 }
 
 /// Parses `POST /v1/idempotency/finish`.
-pub(crate) fn parse_finish(body: &[u8]) -> Result<Finish, ApiError> {
+pub(crate) fn parse_finish(body: &[u8], names: &ConnectionNames) -> Result<Finish, ApiError> {
     let fields: FinishFields<'_> = from_json(body)?;
     let outcome = Outcome {
         status: final_status(required("status", fields.status.as_deref())?)?,
@@ -264,7 +269,7 @@ pub(crate) fn parse_finish(body: &[u8]) -> Result<Finish, ApiError> {
         result: raw_json(fields.result),
         last_error: fields.last_error.as_deref().unwrap_or_default().into(),
     };
-    let (identity, token) = (fields.identity()?, token(fields.lease_token.as_deref())?);
+    let (identity, token) = (fields.identity(names)?, token(fields.lease_token.as_deref())?);
     let dead_letter = match (fields.dead_letter.unwrap_or(false), &fields.delivery) {
         (false, None) => None,
         (false, Some(_)) => return Err(ApiError::invalid("delivery goes with dead_letter: true")),
@@ -277,16 +282,16 @@ pub(crate) fn parse_finish(body: &[u8]) -> Result<Finish, ApiError> {
 }
 
 /// Parses `POST /v1/idempotency/reacquire`.
-pub(crate) fn parse_reacquire(body: &[u8]) -> Result<Reacquire, ApiError> {
+pub(crate) fn parse_reacquire(body: &[u8], names: &ConnectionNames) -> Result<Reacquire, ApiError> {
     let fields: ReacquireFields<'_> = from_json(body)?;
-    let (identity, owner) = (fields.identity()?, owner(fields.owner.as_deref())?);
+    let (identity, owner) = (fields.identity(names)?, owner(fields.owner.as_deref(), names)?);
     Ok(Reacquire { identity, owner, lease: millis("lease_ms", fields.lease_ms)? })
 }
 
 /// Parses `POST /v1/idempotency/renew`.
-pub(crate) fn parse_renew(body: &[u8]) -> Result<Renew, ApiError> {
+pub(crate) fn parse_renew(body: &[u8], names: &ConnectionNames) -> Result<Renew, ApiError> {
     let fields: RenewFields<'_> = from_json(body)?;
-    let (identity, token) = (fields.identity()?, token(fields.lease_token.as_deref())?);
+    let (identity, token) = (fields.identity(names)?, token(fields.lease_token.as_deref())?);
     Ok(Renew { identity, token, lease: millis("lease_ms", fields.lease_ms)? })
 }
 
@@ -361,7 +366,7 @@ pub(crate) async fn forget(api: &Api, query: &Query<'_>) -> Result<ApiResponse, 
 
 fn query_identity(query: &Query<'_>) -> Result<Identity, ApiError> {
     let scope = ScopeFields::from_query(query)?;
-    identity(query.text("tenant_id")?, Some(&scope), query.text("key")?)
+    identity(query.text("tenant_id")?, Some(&scope), query.text("key")?, &ConnectionNames::default())
 }
 
 fn write_grant(out: &mut Json, grant: &Grant, clock: &WallClock, status_name: &str) {

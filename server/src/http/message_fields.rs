@@ -7,6 +7,7 @@ use driftq_core::types::{Deadline, Envelope, Millis, PartitionId, Priority, Retr
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::{Fields, Str, millis, non_empty, object, required, timestamp};
 use super::head::RequestHead;
@@ -171,8 +172,12 @@ impl<'a> Fields<'a> for ProduceFields<'a> {
 
 impl ProduceFields<'_> {
     /// The produce command.
-    pub(crate) fn into_produce(self, headers: MessageHeaders<'_>) -> Result<Box<Produce>, ApiError> {
-        let topic = TopicName::new(&required("topic", self.topic)?)?;
+    pub(crate) fn into_produce(
+        self,
+        names: &ConnectionNames,
+        headers: MessageHeaders<'_>,
+    ) -> Result<Box<Produce>, ApiError> {
+        let topic = names.produced_to(&required("topic", self.topic)?)?;
         let value = match (self.value, self.value_base64) {
             (Some(_), Some(_)) => return Err(ApiError::invalid("give value or value_base64, not both")),
             (None, Some(text)) => base64::decode(&text).ok_or_else(|| {

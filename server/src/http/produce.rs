@@ -8,6 +8,7 @@ use driftq_core::types::TopicName;
 use hyper::StatusCode;
 
 use super::api::Api;
+use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::parse;
 use super::head::RequestHead;
@@ -19,8 +20,13 @@ use crate::json::Json;
 use crate::router::{Company, RouteRequest, RouterFailure};
 
 /// Parses the request.
-pub(crate) fn parse_request(body: &[u8], query: &Query<'_>, head: &RequestHead<'_>) -> Result<Box<Produce>, ApiError> {
-    parse::<ProduceFields<'_>>(body, query)?.into_produce(MessageHeaders::of(head)?)
+pub(crate) fn parse_request(
+    body: &[u8],
+    query: &Query<'_>,
+    head: &RequestHead<'_>,
+    names: &ConnectionNames,
+) -> Result<Box<Produce>, ApiError> {
+    parse::<ProduceFields<'_>>(body, query)?.into_produce(names, MessageHeaders::of(head)?)
 }
 
 /// Routes and stores a message.

@@ -4,6 +4,7 @@ use driftq_core::Command;
 use driftq_core::command::Ack;
 
 use super::claim_fields::{AckCumulativeFields, AckFields, ExtendFields, NackFields};
+use super::connection_names::ConnectionNames;
 use super::consume::ConsumeFields;
 use super::dlq::RedriveFields;
 use super::error::ApiError;
@@ -47,22 +48,22 @@ pub struct ParsedRequest {
 
 /// Parses the request with this number in [`REQUESTS`], modulo their count.
 pub(crate) fn parse_request(number: usize, body: &[u8], query: Option<&str>) -> Result<ParsedRequest, ApiError> {
-    let query = Query::parse(query)?;
+    let (query, names) = (Query::parse(query)?, ConnectionNames::default());
     Ok(match REQUESTS[number % REQUESTS.len()] {
-        "produce" => command(Command::Produce(produce::parse_request(body, &query, &RequestHead::default())?)),
-        "ack" => command(Command::Ack(Ack(parse::<AckFields<'_>>(body, &query)?.claim()?))),
-        "nack" => command(Command::Nack(parse::<NackFields<'_>>(body, &query)?.nack()?)),
+        "produce" => command(Command::Produce(produce::parse_request(body, &query, &RequestHead::default(), &names)?)),
+        "ack" => command(Command::Ack(Ack(parse::<AckFields<'_>>(body, &query)?.claim(&names)?))),
+        "nack" => command(Command::Nack(parse::<NackFields<'_>>(body, &query)?.nack(&names)?)),
         "extend" => fields::<ExtendFields<'_>>(body, &query)?,
-        "complete" => command(Command::Complete(complete::parse_request(body, &RequestHead::default())?)),
-        "begin" => command(idempotency::parse_begin(body)?.into()),
-        "finish" => command(idempotency::parse_finish(body)?.into()),
-        "reacquire" => command(idempotency::parse_reacquire(body)?.into()),
-        "renew" => command(idempotency::parse_renew(body)?.into()),
+        "complete" => command(Command::Complete(complete::parse_request(body, &RequestHead::default(), &names)?)),
+        "begin" => command(idempotency::parse_begin(body, &names)?.into()),
+        "finish" => command(idempotency::parse_finish(body, &names)?.into()),
+        "reacquire" => command(idempotency::parse_reacquire(body, &names)?.into()),
+        "renew" => command(idempotency::parse_renew(body, &names)?.into()),
         "consume" => fields::<ConsumeFields<'_>>(body, &query)?,
         "topic" => fields::<TopicFields<'_>>(body, &query)?,
         "group" => fields::<GroupFields<'_>>(body, &query)?,
         "seek" => fields::<SeekFields<'_>>(body, &query)?,
-        "ack_cumulative" => command(parse::<AckCumulativeFields<'_>>(body, &query)?.ack()?.into()),
+        "ack_cumulative" => command(parse::<AckCumulativeFields<'_>>(body, &query)?.ack(&names)?.into()),
         "expire" => fields::<ExpireFields<'_>>(body, &query)?,
         "list" => command(effect_list::parse_request(&query)?.into()),
         _ => fields::<RedriveFields<'_>>(body, &query)?,
@@ -71,9 +72,12 @@ pub(crate) fn parse_request(number: usize, body: &[u8], query: Option<&str>) -> 
 
 /// Parses a line of a batch of acks or of produces.
 pub(crate) fn parse_line(acks: bool, line: &[u8]) -> Result<Command, ApiError> {
+    let names = ConnectionNames::default();
     match acks {
-        true => Ok(Command::Ack(Ack(from_json::<AckFields<'_>>(line)?.claim()?))),
-        false => Ok(Command::Produce(from_json::<ProduceFields<'_>>(line)?.into_produce(MessageHeaders::default())?)),
+        true => Ok(Command::Ack(Ack(from_json::<AckFields<'_>>(line)?.claim(&names)?))),
+        false => {
+            Ok(Command::Produce(from_json::<ProduceFields<'_>>(line)?.into_produce(&names, MessageHeaders::default())?))
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use hyper::{Method, Request, Response, Uri, Version};
 use super::api::Api;
 use super::batch::{BatchBody, BatchKind};
 use super::claim_fields::AckFields;
+use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::{from_json, parse};
 use super::guard::Guard;
@@ -57,6 +58,7 @@ impl Service {
         request: Request<Incoming>,
         connection: &ConnectionHandle,
         unsent: &Unsent,
+        names: &Rc<ConnectionNames>,
         open: Option<OpenRequest>,
     ) -> impl Future<Output = Result<Response<SentBody>, Infallible>> + use<> {
         let (parts, incoming) = request.into_parts();
@@ -74,6 +76,7 @@ impl Service {
             uri: parts.uri,
             has_message_headers,
             connection: connection.clone(),
+            names: Rc::clone(names),
         };
         let (api, unsent) = (Rc::clone(&self.api), unsent.clone());
         async move {
@@ -110,6 +113,7 @@ struct PendingRequest {
     /// Whether the headers describe a message and are read again with the body.
     has_message_headers: bool,
     connection: ConnectionHandle,
+    names: Rc<ConnectionNames>,
 }
 
 impl PendingRequest {
@@ -145,7 +149,7 @@ impl PendingRequest {
 async fn produce(api: &Rc<Api>, request: &mut PendingRequest, incoming: Incoming) -> Result<ApiResponse, ApiError> {
     let query = Query::parse(request.uri.query())?;
     let body = request.body(api, incoming).await;
-    let parsed = body.and_then(|body| produce::parse_request(&body, &query, &request.message_head()));
+    let parsed = body.and_then(|body| produce::parse_request(&body, &query, &request.message_head(), &request.names));
     drop(query);
     request.release_buffer();
     let produced = match parsed {
@@ -158,7 +162,7 @@ async fn produce(api: &Rc<Api>, request: &mut PendingRequest, incoming: Incoming
 async fn ack(api: &Api, request: &mut PendingRequest, incoming: Incoming) -> Result<ApiResponse, ApiError> {
     let query = Query::parse(request.uri.query())?;
     let body = request.body(api, incoming).await?;
-    let claim = parse::<AckFields<'_>>(&body, &query).and_then(|fields| fields.claim())?;
+    let claim = parse::<AckFields<'_>>(&body, &query).and_then(|fields| fields.claim(&request.names))?;
     drop((body, query));
     request.release_buffer();
     settle::ack(api, claim).await
@@ -166,7 +170,7 @@ async fn ack(api: &Api, request: &mut PendingRequest, incoming: Incoming) -> Res
 
 async fn begin(api: &Api, request: &mut PendingRequest, incoming: Incoming) -> Result<ApiResponse, ApiError> {
     let body = request.body(api, incoming).await?;
-    let begin = idempotency::parse_begin(&body)?;
+    let begin = idempotency::parse_begin(&body, &request.names)?;
     drop(body);
     request.release_buffer();
     idempotency::begin(api, begin).await
@@ -174,7 +178,7 @@ async fn begin(api: &Api, request: &mut PendingRequest, incoming: Incoming) -> R
 
 async fn finish(api: &Api, request: &mut PendingRequest, incoming: Incoming) -> Result<ApiResponse, ApiError> {
     let body = request.body(api, incoming).await?;
-    let finish = idempotency::parse_finish(&body)?;
+    let finish = idempotency::parse_finish(&body, &request.names)?;
     drop(body);
     request.release_buffer();
     idempotency::finish(api, finish).await
@@ -182,7 +186,7 @@ async fn finish(api: &Api, request: &mut PendingRequest, incoming: Incoming) -> 
 
 async fn complete(api: &Rc<Api>, request: &mut PendingRequest, incoming: Incoming) -> Result<ApiResponse, ApiError> {
     let body = request.body(api, incoming).await?;
-    let step = complete::parse_request(&body, &request.message_head())?;
+    let step = complete::parse_request(&body, &request.message_head(), &request.names)?;
     drop(body);
     request.release_buffer();
     complete::complete(api, step).await
@@ -216,7 +220,7 @@ async fn batch(
     };
     let timeouts = BodyTimeouts::of(&api.settings.http);
     let body = RequestBody::streamed(incoming, timeouts, request.connection.clone());
-    Ok(BatchBody::new(Rc::clone(api), kind, body).respond().await)
+    Ok(BatchBody::new(Rc::clone(api), kind, body, Rc::clone(&request.names)).respond().await)
 }
 
 /// The routes that are not on the hot path.
@@ -246,19 +250,19 @@ async fn dispatch(
         Route::ForgetEffect => return idempotency::forget(api, &query).await,
         _ => {}
     }
-    let body = request.body(api, incoming).await?;
+    let (body, names) = (request.body(api, incoming).await?, &*request.names);
     match &route {
         Route::Consume => {
             let stream = consume::consume(api, parse(&body, &query)?).await;
             stream.inspect(|_| request.connection.set_response_pending(false))
         }
-        Route::Reacquire => idempotency::reacquire(api, idempotency::parse_reacquire(&body)?).await,
-        Route::Renew => idempotency::renew(api, idempotency::parse_renew(&body)?).await,
-        Route::AckCumulative => settle::ack_cumulative(api, parse(&body, &query)?).await,
+        Route::Reacquire => idempotency::reacquire(api, idempotency::parse_reacquire(&body, names)?).await,
+        Route::Renew => idempotency::renew(api, idempotency::parse_renew(&body, names)?).await,
+        Route::AckCumulative => settle::ack_cumulative(api, parse(&body, &query)?, names).await,
         Route::ExpireLease => groups::expire(api, parse(&body, &query)?).await,
-        Route::Nack => settle::nack(api, parse(&body, &query)?).await,
-        Route::Extend => settle::extend(api, parse(&body, &query)?).await,
-        Route::Release => settle::release(api, parse(&body, &query)?).await,
+        Route::Nack => settle::nack(api, parse(&body, &query)?, names).await,
+        Route::Extend => settle::extend(api, parse(&body, &query)?, names).await,
+        Route::Release => settle::release(api, parse(&body, &query)?, names).await,
         Route::CreateTopic => topics::create(api, parse(&body, &query)?).await,
         Route::ChangeTopic(name) => topics::change(api, name.clone(), from_json(&body)?).await,
         Route::CreateGroup => groups::create(api, parse(&body, &query)?).await,
