@@ -46,6 +46,7 @@ pub mod panic_capture;
 pub mod parallel;
 pub mod progress;
 pub mod regression;
+pub mod reconfiguration;
 pub mod report;
 pub mod run;
 pub mod setup;

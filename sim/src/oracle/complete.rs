@@ -5,9 +5,9 @@ use std::sync::Arc;
 use driftq_core::command::{Complete, Produce, TokenClaim};
 use driftq_core::reply::StepOutput;
 use driftq_core::types::{DeadReason, EffectStatus};
-use driftq_core::{Refusal, Reply};
+use driftq_core::{Refusal, Reply, SpaceClass};
 
-use super::model::{CompletedStep, Model, Stop, SweepKind};
+use super::model::{CompletedStep, Model, Stop, SweepKind, Unwritten};
 use super::produce::ProduceDecision;
 
 impl Model {
@@ -44,7 +44,11 @@ impl Model {
         let produced = match self
             .store_all(&complete.produce)
             .map_err(Stop::from)
-            .and_then(|outputs| Ok((self.record()?, outputs)))
+            .and_then(|outputs| {
+                let stores = outputs.iter().any(|output| !output.duplicate);
+                let class = if stores { SpaceClass::Growth } else { SpaceClass::Drain };
+                Ok((self.record(class)?, outputs))
+            })
         {
             Ok(((), produced)) => produced,
             Err(stop) => {
@@ -81,8 +85,15 @@ impl Model {
         self.steps.push(CompletedStep { token, message, produced: produced.clone(), until });
         self.plan_sweep(SweepKind::Steps);
         if self.steps.len() > self.limits.completions_max {
-            self.record()?;
-            self.steps.remove(0);
+            // If the log refuses it, the next step tries again.
+            match self.record(SpaceClass::Drain) {
+                Err(Unwritten::NoRoom(_)) => {}
+                written => {
+                    written?;
+                    let share = self.limits.completions_max.div_ceil(1_024).max(1);
+                    self.steps.drain(..share.min(self.steps.len()));
+                }
+            }
         }
         Ok(Reply::Completed(produced))
     }

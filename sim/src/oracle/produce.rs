@@ -3,7 +3,7 @@
 use driftq_core::command::Produce;
 use driftq_core::reply::{FullPartition, Overload, Produced, RouterUse};
 use driftq_core::types::{Metadata, PartitionId, ProduceScope, TopicName};
-use driftq_core::{Refusal, Reply};
+use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::model::{Asked, DedupeEntry, DedupeScope, Model, Stop, SweepKind};
 use super::topic::{Content, Group, Message, Progress};
@@ -31,7 +31,7 @@ impl Model {
         Ok(Reply::Produced(match decision {
             ProduceDecision::Duplicate(first) => first,
             ProduceDecision::NewMessage(new) => {
-                self.record()?;
+                self.record(SpaceClass::Growth)?;
                 self.store_message(produce, *new)
             }
         }))

@@ -25,7 +25,9 @@ const LAST_MESSAGES: [Message; 2] = [Message(u32::MAX - 1), Message(u32::MAX)];
 const ROUNDS: usize = 1_000;
 /// How long a broker may stay idle while its log has no space.
 const STALL_MS: u64 = 100;
-/// How long a broker waits at most after a full disk before it retries.
+/// How long after the disk has space again the log takes records, without traffic.
+const ACCEPTS_WITHIN_MS: u64 = 5_000;
+/// How long a broker waits at most after a full disk before it retries a snapshot.
 const DISK_FULL_RETRY_MS: u64 = 11_000;
 /// How long after the last sync an idle log appends its mark.
 const MARK_MS: u64 = 101;
@@ -48,10 +50,10 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         for consumer in self.network.streams() {
             self.send_and_wait(Command::Unsubscribe(Unsubscribe { consumer }))?;
         }
-        self.advance_time(DISK_FULL_RETRY_MS);
-        self.run_until_idle()?;
-        self.was_limited = false;
+        self.pass(ACCEPTS_WITHIN_MS)?;
         self.check_accepts(LAST_MESSAGES[0])?;
+        self.pass(DISK_FULL_RETRY_MS)?;
+        self.was_limited = false;
         for _ in 0..ROUNDS {
             for (topic, group) in self.groups() {
                 self.drain_group(&topic, &group)?;
@@ -68,6 +70,17 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.crash(Loss::All);
         self.boot()?;
         self.run_until_idle()
+    }
+
+    /// Lets time pass, and runs timers and I/O when they are due.
+    fn pass(&mut self, ms: u64) -> Verdict {
+        let end = self.now + ms;
+        while self.now < end {
+            let wait = self.until_timeout().unwrap_or(ms).clamp(1, end - self.now);
+            self.advance_time(wait);
+            self.run_until_idle()?;
+        }
+        Ok(())
     }
 
     /// Runs timers and I/O until nothing is due.

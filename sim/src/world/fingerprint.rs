@@ -49,7 +49,8 @@ impl<F: Faults> World<F> {
 
     fn canonical(&self, out: &mut CanonicalWriter<'_>) -> fmt::Result {
         let Self {
-            setup: _,
+            setup,
+            next_setup,
             faults: _,
             injected_tickets: _,
             disk,
@@ -96,6 +97,9 @@ impl<F: Faults> World<F> {
         out.part()?;
         tracker.canonical(out)?;
         out.part()?;
+        if next_setup.is_some() {
+            write!(out, "{setup:?} {next_setup:?} ")?;
+        }
         write!(out, "{now} {skew} {latest:?} {crashed_broker:?} {next_ticket:?} {failed_from:?}")
     }
 }

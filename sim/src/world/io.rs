@@ -14,6 +14,7 @@ use crate::coverage::Point;
 use crate::invariants::liveness::io_quiesces;
 use crate::invariants::outputs::shortage_is_waited_out;
 use crate::invariants::{Verdict, Violation};
+use crate::oracle::NextSegment;
 use crate::sim_storage::SimStorage;
 
 impl JobClass {
@@ -52,7 +53,13 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let mut running = match self.jobs[class as usize].take() {
             Some(running) => running,
             None => match broker.poll_job(class.core()) {
-                Some(job) => RunningJob { job, next: 0 },
+                Some(job) => {
+                    let running = RunningJob { job, next: 0 };
+                    if let Some(oracle) = self.oracle.as_mut().filter(|_| running.created_segment().is_some()) {
+                        oracle.next_segment(now, NextSegment::Unknown);
+                    }
+                    running
+                }
                 None => return Ok(false),
             },
         };
@@ -79,6 +86,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 // Set even if the broker ignores the failure.
                 self.failed_from = Some(self.next_ticket);
             }
+            let smallest = self.setup.segment_bytes.min(self.setup.segment_bytes_min);
+            let is_smallest = running.created_segment().is_some_and(|bytes| bytes <= smallest);
+            let is_no_space = is_smallest && result == Err(StorageFault::Full);
             let disk = &mut self.disk;
             let sync_again = || {
                 let mut syncs = running.job.ops().iter().filter(|op| matches!(op, IoOp::Sync { .. }));
@@ -89,6 +99,12 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             shortage_is_waited_out(self.failed_from, broker.failure())?;
             let is_synced = class == JobClass::Log && broker.failure().is_none();
             if let Some(oracle) = &mut self.oracle {
+                if is_no_space {
+                    oracle.next_segment(now, NextSegment::NoSpace);
+                }
+                if self.failed_from.is_some() {
+                    oracle.fail();
+                }
                 if is_synced {
                     oracle.release(now, self.shadow.records());
                 }

@@ -97,7 +97,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         if self.failed_from.is_some() {
             let refused = matches!(output, Output::Reply { result: Err(Refusal::LogFailed), .. });
             self.coverage.hit_if(refused, Point::RefusedAfterFailure);
-        } else if let Some(oracle) = &mut self.oracle {
+        }
+        if let Some(oracle) = &mut self.oracle {
             self.counters.predicted += 1;
             matches_oracle(oracle.compare(output))?;
         }

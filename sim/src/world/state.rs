@@ -47,6 +47,8 @@ pub(super) struct CrashedBroker {
 #[derive(Clone)]
 pub struct World<F: Faults, S = Disk> {
     pub(super) setup: Setup,
+    /// That of the next start, if it is another.
+    pub(super) next_setup: Option<Setup>,
     pub(super) faults: F,
     pub(super) disk: S,
     pub(super) broker: Option<Pipeline<F>>,
@@ -101,6 +103,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let limits = setup.limits();
         let mut world = Self {
             setup: setup.clone(),
+            next_setup: None,
             disk,
             broker: None,
             jobs: [None, None],
@@ -127,6 +130,12 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         };
         world.first_boot()?;
         Ok(world)
+    }
+
+    /// The configuration of the next start.
+    #[must_use]
+    pub fn next_setup(&self) -> &Setup {
+        self.next_setup.as_ref().unwrap_or(&self.setup)
     }
 
     /// The digest chain so far.
