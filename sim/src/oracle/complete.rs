@@ -92,6 +92,8 @@ impl Model {
                     written?;
                     let share = self.limits.completions_max.div_ceil(1_024).max(1);
                     self.steps.drain(..share.min(self.steps.len()));
+                    // The next one may have a shorter window.
+                    self.plan_sweep(SweepKind::Steps);
                 }
             }
         }

@@ -120,6 +120,11 @@ impl Model {
         }
     }
 
+    pub(super) fn exceeds_retained_bound(&self) -> bool {
+        let max = self.limits.retained_bytes_max;
+        max < u64::MAX && self.topics.iter().map(retained_memory).sum::<u64>() > max
+    }
+
     /// The oldest retained messages go once all of them exceed their memory.
     pub(super) fn limit_retained(&mut self) -> Result<(), Unwritten> {
         let max = self.limits.retained_bytes_max;

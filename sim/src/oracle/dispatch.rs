@@ -47,7 +47,7 @@ impl Model {
         Ok(())
     }
 
-    fn next_group(&self) -> Option<(usize, usize)> {
+    pub(super) fn next_group(&self) -> Option<(usize, usize)> {
         let mut first = None;
         for (t, topic) in self.topics.iter().enumerate() {
             for (g, group) in topic.groups.iter().enumerate() {

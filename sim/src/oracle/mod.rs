@@ -15,6 +15,7 @@ mod dead_letter;
 mod departed;
 mod describe;
 mod dispatch;
+mod due;
 mod effect;
 mod effects;
 mod execute;
@@ -206,6 +207,12 @@ impl Oracle {
     /// [`Mismatch`] if another output, or none, was expected. The oracle cannot continue after that.
     pub fn compare(&mut self, output: &Output) -> Result<(), Mismatch> {
         compare(self.model.outputs.pop_front(), output)
+    }
+
+    /// The monotonic time at which the broker's `handle_timeout` must be called at the latest; `None` if nothing is due.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.model.next_due()
     }
 
     /// The number of expected outputs that wait for a sync.

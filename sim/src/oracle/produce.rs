@@ -58,8 +58,9 @@ impl Model {
                     router: RouterUse::NoDecision,
                 }));
             }
-            let live_count = known.iter().filter(|identity| self.now < identity.expires_at).count() as u64;
-            if live_count >= self.limits.dedupe_keys_max {
+            // One whose window was shorter than that of older ones leaves the count after those.
+            let forgotten = known.iter().take_while(|identity| identity.expires_at <= self.now).count();
+            if (known.len() - forgotten) as u64 >= self.limits.dedupe_keys_max {
                 return Err(self.overloaded(Overload::DedupeKeys));
             }
         }

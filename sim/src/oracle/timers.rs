@@ -8,7 +8,7 @@ use driftq_core::types::{DeadReason, Millis, Now, Offset, PartitionId, Timestamp
 use super::lease::Runs;
 use super::model::{Asked, Unwritten, Model, Sweep, SweepKind};
 use super::settle::Failure;
-use super::topic::{Attempted, LastErrorText, Message, Phase, Progress};
+use super::topic::{Attempted, LastErrorText, Phase, Progress};
 
 /// How long after the expiry of the oldest entry a sweep runs.
 const SLACK: Millis = Millis(1_000);
@@ -108,14 +108,9 @@ impl Model {
                 }
             }
             for partition in (0..topic.partitions()).map(PartitionId) {
-                let retained = topic.messages.iter().filter(|it| it.partition == partition && it.is_retained);
-                let bytes: u64 = retained.clone().map(Message::bytes).sum();
-                let Some(oldest) = retained.into_iter().next() else { continue };
-                let at = match (topic.retention.bytes, topic.retention.age) {
-                    (Some(max), _) if bytes > max => Timestamp(0),
-                    (_, Some(age)) => oldest.produced_at.after(age),
-                    (_, None) => continue,
-                };
+                let Some(at) = topic.retention_ends(partition) else { continue };
+                let mut retained = topic.messages.iter().filter(|it| it.partition == partition && it.is_retained);
+                let Some(oldest) = retained.next() else { continue };
                 if at > self.now {
                     next = next.min(at);
                     continue;

@@ -59,6 +59,7 @@ impl Model {
             // One more per thousand, so that large numbers of them need fewer records.
             let share = self.limits.completions_max.div_ceil(1_024);
             self.winners.drain(..excess.max(share));
+            self.plan_sweep(SweepKind::Winners);
         }
         Ok(())
     }

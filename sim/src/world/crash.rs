@@ -9,6 +9,7 @@ use driftq_core::{OpenOptions, Pipeline};
 
 use super::coverage;
 use super::job::LOG_ID;
+use super::room::LogRoom;
 use super::state::{CrashedBroker, World};
 use crate::actions::Loss;
 use crate::coverage::Point;
@@ -39,6 +40,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         self.cover_crash(loss);
         self.jobs = [None, None];
+        self.room = LogRoom::default();
         self.network.disconnect();
         self.disk.crash(loss);
     }
@@ -106,7 +108,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let now = self.clock();
         self.tracker.before_rebase();
         let Some(broker) = &mut self.broker else { return Ok(()) };
+        let before = broker.broker().appended();
         let is_rebased = broker.rebase_wall_clock(now).is_ok();
+        self.room.refused((before, broker.broker().appended()), broker.refused_appends());
         if let Some(oracle) = &mut self.oracle {
             oracle.refuse(broker.refused_appends());
             oracle.rebase(now);

@@ -12,8 +12,9 @@ use super::state::World;
 use crate::actions::{Loss, NewMessage, Request};
 use crate::invariants::Verdict;
 use crate::invariants::files::{rests_small, segments_are_cut, segments_are_few};
-use crate::invariants::liveness::{accepts_again, drains, timers_quiesce};
+use crate::invariants::liveness::{accepts_again, drains, timers_are_set, timers_quiesce};
 use crate::names::{Message, Topic, Worker};
+use crate::oracle::Oracle;
 use crate::setup::Setup;
 use crate::sim_storage::SimStorage;
 
@@ -100,6 +101,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     pub(super) fn check_idle(&mut self) -> Verdict {
         let Some(broker) = self.broker.as_ref().filter(|broker| broker.failure().is_none()) else { return Ok(()) };
         let stall_end = self.clock().mono.after(Millis(STALL_MS));
+        if let Some(due) = self.oracle.as_ref().and_then(Oracle::next_due) {
+            timers_are_set(due, broker.poll_timeout())?;
+        }
         match broker.poll_timeout() {
             Some(at) if at <= stall_end => Ok(()),
             _ => self.tracker.check_idle(broker),

@@ -125,7 +125,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         if let Some(injected) = self.faults.command(broker.state(), broker.broker().limits(), &mut command) {
             self.injected_tickets.insert(broker.handle(now, injected));
         }
+        let before = broker.broker().appended();
         let ticket = broker.handle(now, command);
+        self.room.refused((before, broker.broker().appended()), broker.refused_appends());
         self.next_ticket = ticket.next();
         if let Some(tap_events) = &mut self.tap_events {
             tap_events.push(TapEvent::Command(ticket));
@@ -173,7 +175,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     fn call_timeout(&mut self, now: Now) -> Verdict {
         let Some(broker) = &mut self.broker else { return Ok(()) };
         self.counters.events += 1;
+        let before = broker.broker().appended();
         broker.handle_timeout(now);
+        self.room.refused((before, broker.broker().appended()), broker.refused_appends());
         if self.short_until <= now.mono {
             self.short_until = Timestamp(0);
         }

@@ -62,6 +62,7 @@ impl<F: Faults> World<F> {
             network,
             tap_events: _,
             shadow,
+            room,
             oracle,
             tracker,
             chain: _,
@@ -90,6 +91,8 @@ impl<F: Faults> World<F> {
         network.canonical(out)?;
         out.part()?;
         shadow.canonical(out)?;
+        out.part()?;
+        room.canonical(out)?;
         out.part()?;
         if let Some(oracle) = oracle {
             oracle.canonical(out)?;

@@ -55,6 +55,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             None => match broker.poll_job(class.core()) {
                 Some(job) => {
                     let running = RunningJob { job, next: 0 };
+                    self.room.begun(&running, broker.broker().appended());
                     if let Some(oracle) = self.oracle.as_mut().filter(|_| running.created_segment().is_some()) {
                         oracle.next_segment(now, NextSegment::Unknown);
                     }
@@ -87,8 +88,14 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 self.failed_from = Some(self.next_ticket);
             }
             let smallest = self.setup.segment_bytes.min(self.setup.segment_bytes_min);
-            let is_smallest = running.created_segment().is_some_and(|bytes| bytes <= smallest);
+            let created = running.created_segment();
+            let is_smallest = created.is_some_and(|(_, bytes)| bytes <= smallest);
             let is_no_space = is_smallest && result == Err(StorageFault::Full);
+            if is_no_space {
+                self.room.not_created();
+            } else if let Some(created) = created.filter(|_| result.is_ok()) {
+                self.room.created(created, broker.broker().appended());
+            }
             let disk = &mut self.disk;
             let sync_again = || {
                 let mut syncs = running.job.ops().iter().filter(|op| matches!(op, IoOp::Sync { .. }));
@@ -123,7 +130,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         match (op, result) {
             (IoOp::Append { file, at, bytes }, Ok(())) => {
                 self.chain.mix(at.position ^ (bytes.len() as u64) << 32);
-                for record in self.shadow.appended(*file, at.position, bytes) {
+                for (frame, record) in self.shadow.appended(*file, at.position, bytes) {
+                    self.room.written(frame, record, (&self.setup, self.disk.model()))?;
+                    let Some(record) = record else { continue };
                     coverage::record(&mut self.coverage, self.broker.as_ref(), record);
                     self.counters.count(&record.event);
                     if let Event::Withdrawn { message_ref } = &record.event {
@@ -144,7 +153,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 let written = self.disk.model().bytes(*file).and_then(|bytes| bytes.get(at.position as usize..));
                 let mut found = written.unwrap_or_default().to_vec();
                 found.resize(bytes.len(), 0);
-                for record in self.shadow.appended(*file, at.position, &found) {
+                for (_, record) in self.shadow.appended(*file, at.position, &found) {
+                    let Some(record) = record else { continue };
                     if let Event::Withdrawn { message_ref } = &record.event {
                         self.tracker.withdrawn(message_ref);
                     }

@@ -29,11 +29,14 @@ impl RunningJob {
         self.job.ops().get(self.next.checked_sub(1)?)
     }
 
-    /// The bytes of the segment that it creates, if it does: somewhat more is reserved and then cut off.
-    pub(super) fn created_segment(&self) -> Option<u64> {
+    /// The number and the bytes of the segment that it creates, if it does: somewhat more is reserved and then cut off.
+    pub(super) fn created_segment(&self) -> Option<(u64, u64)> {
         let creates = |op: &IoOp| matches!(op, IoOp::Create { file: FileId::Segment(_), .. });
         let mut ops = self.job.ops().iter().skip_while(|op| !creates(op));
-        ops.find_map(|op| if let IoOp::Trim { len, .. } = op { Some(*len) } else { None })
+        ops.find_map(|op| match op {
+            IoOp::Trim { file: FileId::Segment(sequence), len } => Some((*sequence, *len)),
+            _ => None,
+        })
     }
 
     /// The next operation.
