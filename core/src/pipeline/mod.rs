@@ -151,6 +151,10 @@ impl<F: Faults> Pipeline<F> {
     pub fn handle_timeout(&mut self, now: impl Into<Now>) {
         let now = now.into();
         self.log.begin_call();
+        if self.closing {
+            // The footer is the last frame.
+            return;
+        }
         self.broker.handle_timeout(now, &mut self.log);
         self.maintenance.on_time(now.mono);
         if self.reclaim_at.is_some_and(|at| at <= now.mono) && !self.has_failed() {
@@ -178,7 +182,7 @@ impl<F: Faults> Pipeline<F> {
     /// change the result.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        if self.has_failed() {
+        if self.has_failed() || self.closing {
             return None;
         }
         let times = [self.mark_at, self.rest_at, self.reclaim_at, self.maintenance.retry_at()];

@@ -105,6 +105,32 @@ fn segment_that_is_created_while_the_log_closes_is_cut() {
 }
 
 #[test]
+fn closing_log_that_finds_the_disk_full_takes_no_record() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic_with_retention("t", Some(1_000_000), None);
+    broker.subscribe("t", "g", "w");
+    pass_message(&mut broker, 10);
+    let budget = size(&mut broker);
+    broker.storage.set_budget(Some(budget));
+    // The snapshot ends the segment, and the next one is to be created.
+    broker.pipeline.request_snapshot();
+    let batch = broker.pipeline.poll_job(JobClass::Log).unwrap();
+    let result = batch.perform(&mut broker.storage);
+    broker.pipeline.complete(broker.now, batch, result);
+    let creation = broker.pipeline.poll_job(JobClass::Background).unwrap();
+    broker.pipeline.close();
+    let result = creation.perform(&mut broker.storage);
+    assert_eq!(result, Err(StorageFault::Full));
+    broker.pipeline.complete(broker.now, creation, result);
+    let last = broker.pipeline.broker().appended();
+    assert_eq!(broker.pipeline.poll_timeout(), None);
+    broker.pipeline.handle_timeout(broker.now);
+    assert_eq!(broker.pipeline.broker().appended(), last);
+    broker.run_until_idle();
+    assert!(broker.pipeline.is_closed());
+}
+
+#[test]
 fn full_segments_are_followed_by_larger_ones() {
     let mut broker = TestBroker::with(config(), NoFaults);
     broker.topic("t", 1);

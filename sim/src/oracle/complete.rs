@@ -59,6 +59,13 @@ impl Model {
                 return Err(stop);
             }
         };
+        for (message, output) in complete.produce.iter().zip(&*produced) {
+            let has_key = message.envelope.idempotency_key.as_ref().is_some_and(|key| !key.is_empty());
+            if has_key && !output.duplicate {
+                let meant = message.envelope.target_topic.clone().unwrap_or_else(|| message.topic.clone());
+                self.plan_sweep(SweepKind::Identities((message.topic.clone(), meant)));
+            }
+        }
         // A skipped output may have displaced retained messages before it.
         let m = self.topics[t].message(complete.claim.offset).unwrap_or(m);
         match &complete.failed {

@@ -20,7 +20,7 @@ impl Model {
         let times = is_now.then_some(self.now).into_iter().chain(sweeps).chain(topics).chain(self.overruns());
         let first = times.min()?.max(self.stalled_until.unwrap_or_default()).max(self.now);
         let (mono, broker) = self.started;
-        Some(Timestamp(mono + (first.0 - broker)))
+        Some(Timestamp(mono.saturating_add(first.0.saturating_sub(broker))))
     }
 
     /// Grants that run beyond the record of their effect, which is renewed then.

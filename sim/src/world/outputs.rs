@@ -135,6 +135,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 self.coverage.hit_if(is_dead_letter, Point::DeadLetterDelivered);
             }
             Output::Closed { consumer, cause } => {
+                self.counters.closed += 1;
                 let stream = self.network.close(consumer);
                 let is_topic_deleted = cause == CloseCause::TopicDeleted;
                 self.coverage.hit_if(stream.is_some() && is_topic_deleted, Point::TopicDeleted);
