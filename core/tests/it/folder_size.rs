@@ -2,7 +2,7 @@
 
 use super::test_broker::*;
 use driftq_core::faults::NoFaults;
-use driftq_core::log::{FileId, HEADER_BYTES, LogId, MemoryStorage, Storage};
+use driftq_core::log::{FileId, HEADER_BYTES, LogId, MemoryStorage, Storage, StorageFault};
 use driftq_core::types::*;
 use driftq_core::{JobClass, OpenOptions, PipelineConfig};
 
