@@ -346,7 +346,10 @@ impl Seams for Planted {
             }
             (
                 Fault::RefusalAnswers,
-                Event::Acked { message_ref, .. } | Event::Nacked { message_ref, .. } | Event::Extended { message_ref, .. },
+                Event::Acked { message_ref, .. }
+                | Event::Nacked { message_ref, .. }
+                | Event::Extended { message_ref, .. }
+                | Event::Expired { message_ref, .. },
             ) => index.answered(message_ref),
             _ => {}
         }

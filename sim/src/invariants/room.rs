@@ -86,13 +86,16 @@ fn least_class(event: &Event) -> SpaceClass {
 
 #[cfg(test)]
 mod tests {
-    use driftq_core::types::{MessageRef, Timestamp};
+    use driftq_core::types::{GroupId, MessageRef, PartitionId, Position, Timestamp, TopicId};
 
     use super::*;
     use crate::invariants::tests::fixtures::*;
 
-    const ROOM: SegmentRoom =
-        SegmentRoom { capacity: 10_000, end: 9_000, next: None, reserve: 1_000, largest: 20_000 };
+    const ROOM: SegmentRoom = SegmentRoom { capacity: 10_000, end: 9_000, next: None, reserve: 1_000, largest: 20_000 };
+
+    fn message_ref() -> MessageRef {
+        MessageRef { topic: TopicId(0), group: GroupId(0), partition: PartitionId(0), position: Position(0) }
+    }
 
     fn refused(bytes: u64, class: SpaceClass, refusal: LogRefusal) -> RefusedAppend {
         RefusedAppend { attempt: 0, class, bytes, refusal }
@@ -100,11 +103,11 @@ mod tests {
 
     #[test]
     fn lease_in_the_last_half_of_the_reserve_is_a_violation() {
-        let event = Event::Expired { message_ref: MessageRef::default(), not_before: Timestamp(0) };
+        let event = Event::Expired { message_ref: message_ref(), not_before: Timestamp(0) };
         holds(reserve_is_kept(&event, SegmentRoom { end: 9_470, ..ROOM }));
         violates(catalog::RESERVE_IS_KEPT, reserve_is_kept(&event, SegmentRoom { end: 9_471, ..ROOM }));
         holds(reserve_is_kept(&event, SegmentRoom { end: 9_971, next: Some(9_000), ..ROOM }));
-        let released = Event::Released { message_ref: MessageRef::default() };
+        let released = Event::Released { message_ref: message_ref() };
         holds(reserve_is_kept(&released, SegmentRoom { end: 9_910, ..ROOM }));
         violates(catalog::RESERVE_IS_KEPT, reserve_is_kept(&released, SegmentRoom { end: 9_911, ..ROOM }));
     }
@@ -113,7 +116,10 @@ mod tests {
     fn refusal_of_a_record_that_fits_is_a_violation() {
         let (growth, drain) = (SpaceClass::Growth, SpaceClass::Drain);
         let violated = |bytes, class, refusal, room, is_full| {
-            violates(catalog::REFUSED_WITHOUT_ROOM, refused_without_room(&refused(bytes, class, refusal), room, is_full));
+            violates(
+                catalog::REFUSED_WITHOUT_ROOM,
+                refused_without_room(&refused(bytes, class, refusal), room, is_full),
+            );
         };
         let justified = |bytes, class, refusal, room, is_full| {
             holds(refused_without_room(&refused(bytes, class, refusal), room, is_full));

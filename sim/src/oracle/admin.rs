@@ -8,7 +8,7 @@ use driftq_core::types::{
 use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::expected::Expected;
-use super::model::{Unwritten, Model, Stop};
+use super::model::{Model, Stop, Unwritten};
 use super::topic::{Group, Phase, Progress};
 
 impl Model {

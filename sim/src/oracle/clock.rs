@@ -4,7 +4,7 @@
 use driftq_core::SpaceClass;
 use driftq_core::types::{Now, Timestamp};
 
-use super::model::{Unwritten, Model};
+use super::model::{Model, Unwritten};
 use super::wall_clock::WallClock;
 
 /// Up to this difference from the wall clock nothing happens.

@@ -41,15 +41,11 @@ impl Model {
         }
 
         let before = (self.topics.clone(), self.scopes.clone(), self.sweeps.clone());
-        let produced = match self
-            .store_all(&complete.produce)
-            .map_err(Stop::from)
-            .and_then(|outputs| {
-                let stores = outputs.iter().any(|output| !output.duplicate);
-                let class = if stores { SpaceClass::Growth } else { SpaceClass::Drain };
-                Ok((self.record(class)?, outputs))
-            })
-        {
+        let produced = match self.store_all(&complete.produce).map_err(Stop::from).and_then(|outputs| {
+            let stores = outputs.iter().any(|output| !output.duplicate);
+            let class = if stores { SpaceClass::Growth } else { SpaceClass::Drain };
+            Ok((self.record(class)?, outputs))
+        }) {
             Ok(((), produced)) => produced,
             Err(stop) => {
                 (self.topics, self.scopes, self.sweeps) = before;

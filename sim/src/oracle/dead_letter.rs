@@ -85,7 +85,9 @@ impl Model {
             match self.redrive_one(t, *d, *offset) {
                 Ok(redriven) => count += u64::from(redriven),
                 // A partial redrive is a success.
-                Err(Stop::Refused(_) | Stop::Unwritten(Unwritten::NoRoom(_))) if count > 0 => return Ok(Reply::Redriven { count, rest: None }),
+                Err(Stop::Refused(_) | Stop::Unwritten(Unwritten::NoRoom(_))) if count > 0 => {
+                    return Ok(Reply::Redriven { count, rest: None });
+                }
                 Err(stop) => return Err(stop),
             }
         }

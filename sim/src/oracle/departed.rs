@@ -1,7 +1,7 @@
 //! Groups whose streams have ended, and retained messages beyond the memory for them.
 
-use driftq_core::{Refusal, SpaceClass};
 use driftq_core::types::{GroupId, GroupOrigin, Millis, PartitionId, Timestamp, TopicId};
+use driftq_core::{Refusal, SpaceClass};
 
 use super::model::{Model, Unwritten};
 use super::timers::PER_RECORD;

@@ -7,7 +7,7 @@ use driftq_core::types::{ConsumerId, DeadReason, PartitionId, Timestamp};
 
 use super::expected::{Expected, ExpectedDelivery};
 use super::lease::{BegunBy, Runs};
-use super::model::{Unwritten, Model};
+use super::model::{Model, Unwritten};
 use super::stream::Stream;
 use super::topic::{Attempted, LastErrorText, Phase, Progress, Topic};
 

@@ -15,7 +15,7 @@ use driftq_core::{Refusal, Reply, SpaceClass};
 use super::effect::{Effect, expiry};
 use super::expected::ExpectedReply;
 use super::lease::BegunBy;
-use super::model::{Unwritten, MessageIndex, Model, Stop, SweepKind};
+use super::model::{MessageIndex, Model, Stop, SweepKind, Unwritten};
 use super::topic::Progress;
 
 /// The interval between sweeps of an effect past its window whose message is unacked.

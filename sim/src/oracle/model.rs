@@ -4,21 +4,21 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use driftq_core::pipeline::RefusedAppend;
 use driftq_core::reply::StepOutput;
 use driftq_core::types::{
     Boot, ConsumerId, EffectNamespace, GroupId, GroupName, LeaseToken, Limits, Metadata, Millis, Now, Offset,
     PartitionId, Timestamp, TopicId, TopicName,
 };
-use driftq_core::pipeline::RefusedAppend;
 use driftq_core::{Command, LogRefusal, Refusal, SpaceClass};
 
 use super::effect::Effect;
 use super::expected::Expected;
 use super::lease::Runs;
 use super::order::Order;
+use super::room::Room;
 use super::stream::Stream;
 use super::topic::{Attempted, Message, Phase, Progress, Topic};
-use super::room::Room;
 use super::wall_clock::WallClock;
 
 /// The state. Everything after `records_left` is lost in a crash, and so are lease holders and dispatch turns.

@@ -6,7 +6,7 @@ use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::expected::Expected;
 use super::lease::{BegunBy, Runs};
-use super::model::{Unwritten, MessageIndex, Model, Stop};
+use super::model::{MessageIndex, Model, Stop, Unwritten};
 use super::topic::{Attempted, Phase, Progress};
 
 impl Model {

@@ -9,7 +9,7 @@ use driftq_core::types::{
 use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::lease::BegunBy;
-use super::model::{Unwritten, MessageIndex, Model, Stop};
+use super::model::{MessageIndex, Model, Stop, Unwritten};
 use super::topic::{Attempted, LastErrorText, Phase, Progress, Topic};
 
 /// The longest backoff where the policy sets none.

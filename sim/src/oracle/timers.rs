@@ -6,7 +6,7 @@ use driftq_core::SpaceClass;
 use driftq_core::types::{DeadReason, Millis, Now, Offset, PartitionId, Timestamp};
 
 use super::lease::Runs;
-use super::model::{Asked, Unwritten, Model, Sweep, SweepKind};
+use super::model::{Asked, Model, Sweep, SweepKind, Unwritten};
 use super::settle::Failure;
 use super::topic::{Attempted, LastErrorText, Phase, Progress};
 

@@ -1,10 +1,10 @@
 //! Winners: a worker that did not ack a message is not told that it did.
 
-use driftq_core::{Refusal, SpaceClass};
 use driftq_core::command::TokenClaim;
 use driftq_core::types::{GroupId, LeaseToken, Offset, PartitionId, TopicId};
+use driftq_core::{Refusal, SpaceClass};
 
-use super::model::{Unwritten, MessageIndex, Model, SweepKind, Winner};
+use super::model::{MessageIndex, Model, SweepKind, Unwritten, Winner};
 use super::topic::Progress;
 
 impl Model {

@@ -152,12 +152,6 @@ impl LogRoom {
         let mut changes = self.changes.get(&(sequence + 1)).into_iter().flatten().rev();
         let next = changes.find(is_before).and_then(|change| change.ready);
         let (reserve, largest) = (setup.reserve_bytes, setup.segment_bytes);
-        Some(SegmentRoom {
-            capacity: disk.capacity(frame.file)?,
-            end: frame.range.end as u64,
-            next,
-            reserve,
-            largest,
-        })
+        Some(SegmentRoom { capacity: disk.capacity(frame.file)?, end: frame.range.end as u64, next, reserve, largest })
     }
 }
