@@ -44,6 +44,8 @@ points! {
     DiskFull = "a command was refused because the disk was full",
     LogBusy = "a command was refused while the log allocated space",
     FullAtBoot = "recovery found the disk full",
+    Reconfigured = "the broker was given another configuration",
+    LimitLowered = "a start found more stored than its new limits allow",
     DamageDetected = "recovery detected damage and refused to start",
     DamageHarmless = "damage hit data that recovery does not need",
     DamageInWindow = "damage hit data that nothing proves to be synced",

@@ -62,11 +62,16 @@ impl<F: Faults> Shadow<F> {
         }
     }
 
-    /// Adds `bytes` written to a segment and returns the records in them.
-    pub fn appended(&mut self, file: FileId, position: u64, bytes: &[u8]) -> impl Iterator<Item = &Record> {
+    /// Adds `bytes` written to a segment and returns the frames in them, with their records.
+    pub fn appended(
+        &mut self,
+        file: FileId,
+        position: u64,
+        bytes: &[u8],
+    ) -> impl Iterator<Item = (&WrittenFrame, Option<&Record>)> {
         let tail_len = self.tail.len();
         self.push_frames(file, position, bytes);
-        self.tail.iter().skip(tail_len).filter_map(|(_, record)| record.as_ref())
+        self.tail.iter().skip(tail_len).map(|(frame, record)| (frame, record.as_ref()))
     }
 
     fn push_frames(&mut self, file: FileId, position: u64, bytes: &[u8]) {

@@ -178,4 +178,18 @@ faults! {
     SegmentsKeptAtRest "segments-kept-at-rest": "A log at rest keeps its closed segments.",
     FullLogNeverReopens "full-log-never-reopens": "A log that was full once never creates another segment.",
     TornTailTakenForRot "torn-tail-taken-for-rot": "A torn tail is refused like damage.",
+    AckNeedsGrowthSpace "ack-needs-growth-space": "An ack may not use the reserve of a full log.",
+    ProduceUsesReserve "produce-uses-reserve": "A produce may use the reserve of a full log.",
+    DeliveryUsesReserve "delivery-uses-reserve": "A delivery may use all of the reserve of a full log.",
+    ReserveDoubled "reserve-doubled": "Twice the configured reserve is kept in a full log.",
+    ReserveIgnored "reserve-ignored": "A full log has no reserve.",
+    RefusedExpiryForgotten "refused-expiry-forgotten": "A lease whose expiry a full log refused never expires.",
+    RefusedDeliveryTakesCredit "refused-delivery-takes-credit": "A delivery that a full log refused takes credit of \
+        its stream.",
+    RefusalAnswers "refusal-answers": "An ack, nack or expiry that a full log refused counts as an answer of its \
+        stream.",
+    PauseTooLong "pause-too-long": "Timers and dispatch pause for a minute after a full log refused a record.",
+    LoweredInFlightIgnored "lowered-in-flight-ignored": "A group with more in flight than a lowered limit allows gets \
+        more.",
+    LoweredLimitPurges "lowered-limit-purges": "A topic with more messages than a lowered limit allows is purged.",
 }

@@ -14,6 +14,7 @@ use self::job::Purpose;
 pub use self::job::{Job, JobClass};
 use self::maintenance::Maintenance;
 pub use self::open::{OpenError, OpenOptions, inspect, inspect_with};
+pub use self::writer::RefusedAppend;
 use self::writer::{NextSegment, Writer};
 use crate::broker::{Broker, LogFault, LogRefusal};
 use crate::command::Command;
@@ -138,6 +139,7 @@ impl<F: Faults> Pipeline<F> {
     /// every
     /// command is refused.
     pub fn handle(&mut self, now: impl Into<Now>, command: Command) -> Ticket {
+        self.log.begin_call();
         self.broker.handle(now, command, &mut self.log)
     }
 
@@ -148,6 +150,11 @@ impl<F: Faults> Pipeline<F> {
     /// [`Pipeline::poll_timeout`] returns a time that has passed.
     pub fn handle_timeout(&mut self, now: impl Into<Now>) {
         let now = now.into();
+        self.log.begin_call();
+        if self.closing {
+            // The footer is the last frame.
+            return;
+        }
         self.broker.handle_timeout(now, &mut self.log);
         self.maintenance.on_time(now.mono);
         if self.reclaim_at.is_some_and(|at| at <= now.mono) && !self.has_failed() {
@@ -175,7 +182,7 @@ impl<F: Faults> Pipeline<F> {
     /// change the result.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        if self.has_failed() {
+        if self.has_failed() || self.closing {
             return None;
         }
         let times = [self.mark_at, self.rest_at, self.reclaim_at, self.maintenance.retry_at()];
@@ -195,7 +202,15 @@ impl<F: Faults> Pipeline<F> {
     /// # Errors
     /// [`LogRefusal`] if the log has no space for the record.
     pub fn rebase_wall_clock(&mut self, now: impl Into<Now>) -> Result<(), LogRefusal> {
+        self.log.begin_call();
         self.broker.rebase_wall_clock(now, &mut self.log)
+    }
+
+    /// The records that the log refused for want of space during the last [`Pipeline::handle`],
+    /// [`Pipeline::handle_timeout`] or [`Pipeline::rebase_wall_clock`], in order; the first 64 of them.
+    #[must_use]
+    pub fn refused_appends(&self) -> &[RefusedAppend] {
+        self.log.refused()
     }
 
     /// The next output that may leave: every record it depends on is durable.

@@ -13,6 +13,7 @@ pub use self::request::{
     Scope, SeekTarget, Subscription, Tampering,
 };
 use crate::names::{Call, Worker};
+use crate::reconfiguration::Reconfiguration;
 
 /// One action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,6 +83,8 @@ pub enum Action {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bytes: Option<u32>,
     },
+    /// The broker has another configuration from its next start on.
+    Configure(Reconfiguration),
     /// The broker is shut down cleanly and started again.
     Close,
     /// The process or the machine crashes.

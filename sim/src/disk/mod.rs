@@ -296,6 +296,12 @@ impl Disk {
         }
     }
 
+    /// The bytes reserved for a file, if it exists.
+    #[must_use]
+    pub fn capacity(&self, file: FileId) -> Option<u64> {
+        self.contents.get(self.folder.get(&file)?).map(Content::allocated)
+    }
+
     /// The bytes of a file, without the zeros preallocated behind them.
     #[must_use]
     pub fn bytes(&self, file: FileId) -> Option<&[u8]> {

@@ -168,7 +168,13 @@ catalog! {
     25 REFUSED_STEP_LEAVES_NOTHING refused_step_leaves_nothing: "a step that was not completed leaves no output";
     25 STEP_REPLY_REPEATS step_reply_repeats: "repeating a completed step returns the same reply";
 
+    16 RESERVE_IS_KEPT reserve_is_kept: "without another segment, what adds stored data leaves the reserve of the log, \
+        and what changes a lease half of it";
+    16 REFUSED_WITHOUT_ROOM refused_without_room: "the log refuses a record only if it does not fit beside what must \
+        stay free";
+
     26 NOT_STUCK not_stuck: "a deliverable message is delivered";
+    26 TIMERS_ARE_SET timers_are_set: "whatever is due later has a timer, also if a full log refused it before";
     26 TIMERS_QUIESCE timers_quiesce: "repeated timeouts at one time come to an end";
     26 IO_QUIESCES io_quiesces: "repeated I/O at one time comes to an end";
     26 DRAINS drains: "without faults every message is delivered and acked";

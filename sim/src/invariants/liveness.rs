@@ -37,6 +37,11 @@ pub(crate) fn timers_quiesce(calls: usize, now: Timestamp) -> Verdict {
     Err(catalog::TIMERS_QUIESCE.violated_by(format!("{calls} calls at {now}, and another is due")))
 }
 
+#[doc = sentence!(timers_are_set)]
+pub(crate) fn timers_are_set(due: Timestamp, next_timeout: Option<Timestamp>) -> Verdict {
+    catalog::TIMERS_ARE_SET.holds(next_timeout.is_some_and(|at| at <= due), || format!("{due}, not {next_timeout:?}"))
+}
+
 #[doc = sentence!(io_quiesces)]
 ///
 /// Called before every I/O operation at one time.
@@ -87,6 +92,9 @@ mod tests {
     fn endless_timers_or_io_are_a_violation() {
         holds(timers_quiesce(999, Timestamp(0)));
         violates(catalog::TIMERS_QUIESCE, timers_quiesce(1_000, Timestamp(0)));
+        holds(timers_are_set(Timestamp(7), Some(Timestamp(7))));
+        violates(catalog::TIMERS_ARE_SET, timers_are_set(Timestamp(7), Some(Timestamp(8))));
+        violates(catalog::TIMERS_ARE_SET, timers_are_set(Timestamp(7), None));
         holds(io_quiesces(9_999));
         violates(catalog::IO_QUIESCES, io_quiesces(10_000));
     }

@@ -11,6 +11,7 @@ mod limits;
 mod profile;
 pub(crate) mod random;
 mod repeats;
+mod settings;
 mod store_users;
 
 use driftq_core::faults::Faults;
@@ -20,6 +21,7 @@ pub(crate) use self::clients::delivery_ref;
 use self::kinds::{ActionKind, Weights};
 pub use self::profile::Profile;
 use self::random::{Source, Stream};
+use self::settings::Settings;
 use self::store_users::StoreUsers;
 use crate::actions::{Action, Damage, IoFault, JobClass, Loss};
 use crate::setup::Setup;
@@ -35,6 +37,7 @@ pub struct Swarm {
     clock: Source,
     disk: Source,
     crash_source: Source,
+    settings: Settings,
     /// The last operation of the log was to fail. A broker that goes on is closed: all it has confirmed must be there.
     has_failed_log: bool,
     actions: u32,
@@ -64,6 +67,7 @@ impl Swarm {
             clock: Source::new(seed, Stream::Clock),
             disk: Source::new(seed, Stream::Disk),
             crash_source: Source::new(seed, Stream::Crash),
+            settings: Settings::new(seed),
             has_failed_log: false,
             actions,
         }
@@ -84,6 +88,9 @@ impl Swarm {
     /// The next action.
     pub fn next<F: Faults>(&mut self, world: &World<F>) -> Action {
         if let Some(action) = self.clients.next_scheduled() {
+            return action;
+        }
+        if let Some(action) = self.settings.next(world) {
             return action;
         }
         if !world.is_serving() {

@@ -18,6 +18,7 @@ pub(crate) enum Stream {
     Bounds,
     Repeats,
     Files,
+    Settings,
 }
 
 /// A stream of random numbers, determined by a seed.

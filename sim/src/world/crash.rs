@@ -9,6 +9,7 @@ use driftq_core::{OpenOptions, Pipeline};
 
 use super::coverage;
 use super::job::LOG_ID;
+use super::room::LogRoom;
 use super::state::{CrashedBroker, World};
 use crate::actions::Loss;
 use crate::coverage::Point;
@@ -39,6 +40,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         self.cover_crash(loss);
         self.jobs = [None, None];
+        self.room = LogRoom::default();
         self.network.disconnect();
         self.disk.crash(loss);
     }
@@ -54,9 +56,23 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             oracle.close();
         }
         self.flush_io()?;
+        // A driver does not know which timers a log that is being closed still has.
+        self.wake()?;
+        self.flush_io()?;
         close_completes(self.broker.as_ref().is_some_and(Pipeline::is_closed))?;
         self.crash(Loss::All);
         self.boot()
+    }
+
+    /// A start uses the newest configuration.
+    fn configure(&mut self) {
+        let Some(setup) = self.next_setup.take() else { return };
+        let limits = setup.limits();
+        self.setup = setup;
+        if let Some(oracle) = &mut self.oracle {
+            oracle.configure(&limits);
+        }
+        self.tracker.configure(limits);
     }
 
     /// Starts the broker on what the disk holds.
@@ -64,6 +80,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         if self.broker.is_some() {
             return Ok(());
         }
+        self.configure();
         self.counters.events += 1;
         self.counters.boots += 1;
         let (state, found) = self.inspect_recovery()?;
@@ -91,14 +108,16 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let now = self.clock();
         self.tracker.before_rebase();
         let Some(broker) = &mut self.broker else { return Ok(()) };
-        if broker.rebase_wall_clock(now).is_err() {
-            self.oracle = None;
-        } else if let Some(oracle) = &mut self.oracle {
+        let before = broker.broker().appended();
+        let is_rebased = broker.rebase_wall_clock(now).is_ok();
+        self.room.refused((before, broker.broker().appended()), broker.refused_appends());
+        if let Some(oracle) = &mut self.oracle {
+            oracle.refuse(broker.refused_appends());
             oracle.rebase(now);
         }
-        self.coverage.hit(Point::ClockRebased);
-        self.check_clock(false)?;
-        self.check_state(false)?;
+        self.coverage.hit_if(is_rebased, Point::ClockRebased);
+        self.check_clock()?;
+        self.check_state()?;
         self.close()
     }
 
@@ -107,6 +126,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         if self.broker.is_some() {
             return Ok(());
         }
+        self.configure();
         self.counters.events += 1;
         self.counters.boots += 1;
         self.counters.crashes += 1;
@@ -181,13 +201,14 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         self.tracker.restored(broker.state())?;
         coverage::started(&mut self.coverage, broker.state());
+        coverage::limits(&mut self.coverage, broker.state(), &self.setup.limits());
         self.latest = broker.broker().now();
         self.chain.mix(broker.state().digest());
         self.broker = Some(broker);
         (self.next_ticket, self.failed_from) = (Ticket(0), None);
         self.injected_tickets.clear();
         self.records_before = self.shadow.records();
-        self.check_state(false)
+        self.check_state()
     }
 
     fn cover_crash(&mut self, loss: Loss) {

@@ -12,8 +12,9 @@ use super::state::World;
 use crate::actions::{Loss, NewMessage, Request};
 use crate::invariants::Verdict;
 use crate::invariants::files::{rests_small, segments_are_cut, segments_are_few};
-use crate::invariants::liveness::{accepts_again, drains, timers_quiesce};
+use crate::invariants::liveness::{accepts_again, drains, timers_are_set, timers_quiesce};
 use crate::names::{Message, Topic, Worker};
+use crate::oracle::Oracle;
 use crate::setup::Setup;
 use crate::sim_storage::SimStorage;
 
@@ -25,7 +26,9 @@ const LAST_MESSAGES: [Message; 2] = [Message(u32::MAX - 1), Message(u32::MAX)];
 const ROUNDS: usize = 1_000;
 /// How long a broker may stay idle while its log has no space.
 const STALL_MS: u64 = 100;
-/// How long a broker waits at most after a full disk before it retries.
+/// How long after the disk has space again the log takes records, without traffic.
+const ACCEPTS_WITHIN_MS: u64 = 5_000;
+/// How long a broker waits at most after a full disk before it retries a snapshot.
 const DISK_FULL_RETRY_MS: u64 = 11_000;
 /// How long after the last sync an idle log appends its mark.
 const MARK_MS: u64 = 101;
@@ -48,10 +51,10 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         for consumer in self.network.streams() {
             self.send_and_wait(Command::Unsubscribe(Unsubscribe { consumer }))?;
         }
-        self.advance_time(DISK_FULL_RETRY_MS);
-        self.run_until_idle()?;
-        self.was_limited = false;
+        self.pass(ACCEPTS_WITHIN_MS)?;
         self.check_accepts(LAST_MESSAGES[0])?;
+        self.pass(DISK_FULL_RETRY_MS)?;
+        self.was_limited = false;
         for _ in 0..ROUNDS {
             for (topic, group) in self.groups() {
                 self.drain_group(&topic, &group)?;
@@ -68,6 +71,17 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.crash(Loss::All);
         self.boot()?;
         self.run_until_idle()
+    }
+
+    /// Lets time pass, and runs timers and I/O when they are due.
+    fn pass(&mut self, ms: u64) -> Verdict {
+        let end = self.now + ms;
+        while self.now < end {
+            let wait = self.until_timeout().unwrap_or(ms).clamp(1, end - self.now);
+            self.advance_time(wait);
+            self.run_until_idle()?;
+        }
+        Ok(())
     }
 
     /// Runs timers and I/O until nothing is due.
@@ -87,6 +101,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     pub(super) fn check_idle(&mut self) -> Verdict {
         let Some(broker) = self.broker.as_ref().filter(|broker| broker.failure().is_none()) else { return Ok(()) };
         let stall_end = self.clock().mono.after(Millis(STALL_MS));
+        if let Some(due) = self.oracle.as_ref().and_then(Oracle::next_due) {
+            timers_are_set(due, broker.poll_timeout())?;
+        }
         match broker.poll_timeout() {
             Some(at) if at <= stall_end => Ok(()),
             _ => self.tracker.check_idle(broker),

@@ -49,7 +49,8 @@ impl<F: Faults> World<F> {
 
     fn canonical(&self, out: &mut CanonicalWriter<'_>) -> fmt::Result {
         let Self {
-            setup: _,
+            setup,
+            next_setup,
             faults: _,
             injected_tickets: _,
             disk,
@@ -61,6 +62,7 @@ impl<F: Faults> World<F> {
             network,
             tap_events: _,
             shadow,
+            room,
             oracle,
             tracker,
             chain: _,
@@ -90,12 +92,17 @@ impl<F: Faults> World<F> {
         out.part()?;
         shadow.canonical(out)?;
         out.part()?;
+        room.canonical(out)?;
+        out.part()?;
         if let Some(oracle) = oracle {
             oracle.canonical(out)?;
         }
         out.part()?;
         tracker.canonical(out)?;
         out.part()?;
+        if next_setup.is_some() {
+            write!(out, "{setup:?} {next_setup:?} ")?;
+        }
         write!(out, "{now} {skew} {latest:?} {crashed_broker:?} {next_ticket:?} {failed_from:?}")
     }
 }

@@ -14,6 +14,7 @@ use crate::coverage::Point;
 use crate::invariants::liveness::io_quiesces;
 use crate::invariants::outputs::shortage_is_waited_out;
 use crate::invariants::{Verdict, Violation};
+use crate::oracle::NextSegment;
 use crate::sim_storage::SimStorage;
 
 impl JobClass {
@@ -52,7 +53,14 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let mut running = match self.jobs[class as usize].take() {
             Some(running) => running,
             None => match broker.poll_job(class.core()) {
-                Some(job) => RunningJob { job, next: 0 },
+                Some(job) => {
+                    let running = RunningJob { job, next: 0 };
+                    self.room.begun(&running, broker.broker().appended());
+                    if let Some(oracle) = self.oracle.as_mut().filter(|_| running.created_segment().is_some()) {
+                        oracle.next_segment(now, NextSegment::Unknown);
+                    }
+                    running
+                }
                 None => return Ok(false),
             },
         };
@@ -79,6 +87,15 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 // Set even if the broker ignores the failure.
                 self.failed_from = Some(self.next_ticket);
             }
+            let smallest = self.setup.segment_bytes.min(self.setup.segment_bytes_min);
+            let created = running.created_segment();
+            let is_smallest = created.is_some_and(|(_, bytes)| bytes <= smallest);
+            let is_no_space = is_smallest && result == Err(StorageFault::Full);
+            if is_no_space {
+                self.room.not_created();
+            } else if let Some(created) = created.filter(|_| result.is_ok()) {
+                self.room.created(created, broker.broker().appended());
+            }
             let disk = &mut self.disk;
             let sync_again = || {
                 let mut syncs = running.job.ops().iter().filter(|op| matches!(op, IoOp::Sync { .. }));
@@ -89,6 +106,12 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             shortage_is_waited_out(self.failed_from, broker.failure())?;
             let is_synced = class == JobClass::Log && broker.failure().is_none();
             if let Some(oracle) = &mut self.oracle {
+                if is_no_space {
+                    oracle.next_segment(now, NextSegment::NoSpace);
+                }
+                if self.failed_from.is_some() {
+                    oracle.fail();
+                }
                 if is_synced {
                     oracle.release(now, self.shadow.records());
                 }
@@ -107,7 +130,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         match (op, result) {
             (IoOp::Append { file, at, bytes }, Ok(())) => {
                 self.chain.mix(at.position ^ (bytes.len() as u64) << 32);
-                for record in self.shadow.appended(*file, at.position, bytes) {
+                for (frame, record) in self.shadow.appended(*file, at.position, bytes) {
+                    self.room.written(frame, record, (&self.setup, self.disk.model()))?;
+                    let Some(record) = record else { continue };
                     coverage::record(&mut self.coverage, self.broker.as_ref(), record);
                     self.counters.count(&record.event);
                     if let Event::Withdrawn { message_ref } = &record.event {
@@ -128,7 +153,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 let written = self.disk.model().bytes(*file).and_then(|bytes| bytes.get(at.position as usize..));
                 let mut found = written.unwrap_or_default().to_vec();
                 found.resize(bytes.len(), 0);
-                for record in self.shadow.appended(*file, at.position, &found) {
+                for (_, record) in self.shadow.appended(*file, at.position, &found) {
+                    let Some(record) = record else { continue };
                     if let Event::Withdrawn { message_ref } = &record.event {
                         self.tracker.withdrawn(message_ref);
                     }

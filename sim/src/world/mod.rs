@@ -13,6 +13,7 @@
 //! | `network` | the clients and the requests in transit |
 //! | `io`, `job` | the driver that performs the pipeline's I/O |
 //! | `crash`, `probe` | crashes, recovery, damage |
+//! | `room` | the space of the log |
 //! | `drain` | the end of a run |
 //! | `coverage`, `counters`, `tap`, `fingerprint` | what is recorded about a world |
 
@@ -28,6 +29,7 @@ mod job;
 mod network;
 mod outputs;
 mod probe;
+mod room;
 mod state;
 mod tap;
 mod values;

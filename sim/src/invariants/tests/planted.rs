@@ -72,6 +72,8 @@ const FIRST: &[(Invariant, Fault)] = &[
     (NOT_STUCK, Fault::StuckAfterExpiry),
     (DRAINS, Fault::StuckAfterExpiry),
     (ACCEPTS_AGAIN, Fault::FullLogNeverReopens),
+    (RESERVE_IS_KEPT, Fault::ProduceUsesReserve),
+    (REFUSED_WITHOUT_ROOM, Fault::ReserveDoubled),
     (SEGMENTS_ARE_CUT, Fault::ClosedSegmentNotCut),
     (SEGMENTS_ARE_FEW, Fault::SnapshotNotDueBySegments),
     (RESTS_SMALL, Fault::SegmentsKeptAtRest),
@@ -104,6 +106,7 @@ const ALONE: &[(Invariant, Fault)] = &[
 /// Defence in depth: no planted bug violates these first, for the given reason. Unit tests beside each check show that
 /// it can fail.
 const IN_DEPTH: &[(Invariant, &str)] = &[
+    (TIMERS_ARE_SET, "only the oracle knows what is due"),
     (STORED_OR_TRIMMED, "one function maintains both; a bug there violates a group's invariant first"),
     (OFFSETS_ASCEND, "a reused offset refers to another body before it is out of order"),
     (GROUP_COUNTS_MATCH, "a group's counters change where its entries do"),
