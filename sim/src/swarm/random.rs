@@ -18,6 +18,7 @@ pub(crate) enum Stream {
     Bounds,
     Repeats,
     Files,
+    IoSchedule,
 }
 
 /// A stream of random numbers, determined by a seed.

@@ -13,7 +13,7 @@ use super::state::{CrashedBroker, World};
 use crate::actions::Loss;
 use crate::coverage::Point;
 use crate::invariants::durability::*;
-use crate::invariants::{Verdict, Violation};
+use crate::invariants::Verdict;
 use crate::sim_storage::SimStorage;
 
 impl<F: Faults, S: SimStorage> World<F, S> {
@@ -25,6 +25,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             .faults(self.faults)
             .open(&mut self.faults.storage(&mut self.disk), now);
         let (broker, _) = sound_log_accepted(opened)?;
+        written_in_order(self.disk.model_mut().take_breach())?;
         self.started(broker)
     }
 
@@ -38,6 +39,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             self.crashed_broker = Some(CrashedBroker { appended, digest: broker.state().digest(), closed });
         }
         self.cover_crash(loss);
+        self.synced_at = None;
         self.jobs = [None, None];
         self.network.disconnect();
         self.disk.crash(loss);
@@ -50,6 +52,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         let Some(broker) = &mut self.broker else { return Ok(()) };
         broker.close();
+        self.shadow.close();
         if let Some(oracle) = &mut self.oracle {
             oracle.close();
         }
@@ -66,7 +69,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         self.counters.events += 1;
         self.counters.boots += 1;
-        let (state, found) = self.inspect_recovery()?;
+        let (state, found) = self.recoverable()?;
         let (config, now) = (self.pipeline_config(), self.clock());
         let opened =
             OpenOptions::new().config(config).faults(self.faults).open(&mut self.faults.storage(&mut self.disk), now);
@@ -77,6 +80,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             return Ok(());
         }
         let (broker, recovered) = sound_log_accepted(opened)?;
+        written_in_order(self.disk.model_mut().take_breach())?;
         recovery_is_idempotent(&found, &recovered)?;
         self.compare_recovery(&state, &found)?;
         self.started(broker)
@@ -110,7 +114,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.counters.events += 1;
         self.counters.boots += 1;
         self.counters.crashes += 1;
-        let (state, before) = self.inspect_recovery()?;
+        let (state, before) = self.recoverable()?;
         if let Some(crashed_broker) = &mut self.crashed_broker {
             crashed_broker.closed = false;
         }
@@ -119,15 +123,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let (config, now) = (self.pipeline_config(), self.clock());
         drop(OpenOptions::new().config(config).faults(self.faults).open(&mut self.faults.storage(&mut self.disk), now));
         self.disk.crash(loss);
+        written_in_order(self.disk.model_mut().take_breach())?;
         self.coverage.hit(Point::CrashInBoot);
-        let (state_after, recovered) = self.inspect_recovery()?;
+        let (state_after, recovered) = self.recoverable()?;
         no_synced_loss(recovered.last_lsn, self.shadow.durable())?;
         recovery_crash_is_harmless((&before, state.digest()), (&recovered, state_after.digest()), was_all_synced)
-    }
-
-    /// What recovery would find. Changes nothing.
-    fn inspect_recovery(&self) -> Result<(State, Recovered), Violation> {
-        sound_log_accepted(self.disk.inspect_recovery(&self.faults))
     }
 
     /// Checks on a copy of the disk what recovery would find after a crash that loses all unsynced data.
@@ -182,6 +182,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.tracker.restored(broker.state())?;
         coverage::started(&mut self.coverage, broker.state());
         self.latest = broker.broker().now();
+        self.synced_at = None;
         self.chain.mix(broker.state().digest());
         self.broker = Some(broker);
         (self.next_ticket, self.failed_from) = (Ticket(0), None);
@@ -195,6 +196,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             self.coverage.hit(Point::Killed);
             return;
         }
+        let [log, background] = &self.jobs;
+        self.coverage.hit_if(log.is_none() && background.is_some(), Point::CrashInBackground);
         for running in self.jobs.iter().flatten() {
             match (running.last_done(), running.next_op()) {
                 (Some(IoOp::Rename { .. }), _) => self.coverage.hit(Point::CrashInRename),

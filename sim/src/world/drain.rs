@@ -80,7 +80,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             timers_quiesce(calls, self.broker_time())?;
             self.wake()?;
         }
-        Ok(())
+        self.check_marked()
     }
 
     /// Checks that everything deliverable is delivered. For an idle world.

@@ -13,7 +13,7 @@ use super::network::ClientCommand;
 use super::state::World;
 use super::tap::TapEvent;
 use super::values::START_TIME;
-use crate::actions::Action;
+use crate::actions::{Action, JobClass};
 use crate::coverage::Point;
 use crate::invariants::Verdict;
 use crate::invariants::durability::state_matches_log;
@@ -63,6 +63,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             Action::FlushIo => {
                 self.flush_io()?;
                 self.check_idle()?;
+                self.check_marked()?;
                 self.check_files()?;
             }
             Action::Snapshot => {
@@ -78,6 +79,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             Action::Crash { loss } => self.crash(*loss),
             Action::Boot => self.boot()?,
             Action::BootAndCrash { after, loss } => self.boot_and_crash(*after, *loss)?,
+            Action::Damage { damage } => self.damage(*damage),
             Action::Probe { loss, damage } => self.probe(*loss, *damage)?,
             Action::Drain => self.drain()?,
         }
@@ -90,6 +92,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
 
     pub(super) fn advance_time(&mut self, ms: u64) {
         self.counters.events += 1;
+        self.coverage.hit_if(ms >= 1_000 && self.jobs[JobClass::Log as usize].is_some(), Point::SlowSync);
         self.now += ms;
     }
 

@@ -72,6 +72,7 @@ impl<F: Faults> World<F> {
             next_ticket,
             was_limited: _,
             short_until: _,
+            synced_at,
             failed_from,
         } = self;
         disk.canonical(out)?;
@@ -96,7 +97,9 @@ impl<F: Faults> World<F> {
         out.part()?;
         tracker.canonical(out)?;
         out.part()?;
-        write!(out, "{now} {skew} {latest:?} {crashed_broker:?} {next_ticket:?} {failed_from:?}")
+        // What is marked needs no further mark.
+        let synced_at = synced_at.filter(|_| !shadow.ends_in_mark());
+        write!(out, "{now} {skew} {latest:?} {crashed_broker:?} {next_ticket:?} {failed_from:?} {synced_at:?}")
     }
 }
 
@@ -289,6 +292,7 @@ mod tests {
             with(&|world| world.tracker = other.tracker.clone()),
             with(&|world| world.crashed_broker = after(&base, &[Action::Crash { loss: Loss::All }]).crashed_broker),
             with(&|world| world.failed_from = Some(Ticket(0))),
+            with(&|world| world.synced_at = Some(Timestamp(7))),
         ];
         let mut fingerprints: Vec<_> = changed.iter().chain([&base, &other]).map(fingerprint_of).collect();
         let count = fingerprints.len();
