@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use driftq_core::log::{FileId, HEADER_BYTES, SegmentHeader};
+use driftq_core::log::{FileId, HEADER_BYTES};
 use driftq_core::types::Lsn;
 
 use super::Disk;
@@ -96,6 +96,7 @@ impl Disk {
     /// Undoes all damage, as an operator does who has a copy of the files.
     pub fn heal(&mut self) {
         self.unreadable = None;
+        self.known_damaged.clear();
         for injury in std::mem::take(&mut self.injuries).into_iter().rev() {
             let Some(content) = self.contents.get_mut(&injury.content) else { continue };
             for (bytes, before) in [(&mut content.written, &injury.written), (&mut content.platter, &injury.platter)] {
@@ -120,10 +121,17 @@ impl Disk {
         !self.injuries.is_empty()
     }
 
-    /// Whether a sector that cannot be read was injected.
+    /// Whether the only damage is sectors that cannot be read.
     #[must_use]
-    pub fn is_unreadable(&self) -> bool {
-        self.unreadable.is_some()
+    pub fn is_only_unreadable(&self) -> bool {
+        self.is_injured() && self.injuries.iter().all(Injury::is_unreadable)
+    }
+
+    /// Whether a start has found a snapshot damaged, and there are not two again. Then the segments behind the other one
+    /// may be gone, and nothing covers a second loss.
+    #[must_use]
+    pub fn lacks_a_snapshot(&self) -> bool {
+        self.has_lost_snapshot && self.snapshots().len() < 2
     }
 
     /// Whether the bytes of a file are damaged there.
@@ -163,6 +171,7 @@ impl Disk {
         let (base, _) = self.usable_snapshots();
         let found = self.snapshots().into_iter().filter(|(lsn, _)| Some(*lsn) > base).map(|(_, number)| number);
         self.known_damaged.extend(found);
+        self.has_lost_snapshot |= !self.known_damaged.is_empty();
     }
 
     /// Whether the log's documents allow a start to refuse the damage. `is_in_log` tells whether a part of a segment
@@ -170,12 +179,13 @@ impl Disk {
     #[must_use]
     pub fn may_refuse(&self, is_in_log: impl Fn(FileId, &Range<usize>) -> bool) -> bool {
         let snapshots = self.snapshots();
-        if snapshots.values().filter(|number| self.is_damaged(**number)).count() > 1 {
+        let damaged = snapshots.values().filter(|number| self.is_damaged(**number)).count();
+        if damaged > 1 || damaged > 0 && self.lacks_a_snapshot() {
             return true;
         }
         let base = self.usable_snapshots().0.unwrap_or_default();
-        let first_lsn = |(file, bytes): (FileId, &[u8])| match (file, SegmentHeader::decode(bytes)) {
-            (FileId::Segment(sequence), Ok(header)) => Some((sequence, header.first_lsn())),
+        let first_lsn = |(file, _): (FileId, &[u8])| match (file, self.header(file)) {
+            (FileId::Segment(sequence), Some(header)) => Some((sequence, header.first_lsn())),
             _ => None,
         };
         let begun = self.files().filter_map(first_lsn).filter(|(_, first)| *first <= base.next());
@@ -184,9 +194,7 @@ impl Disk {
         self.injuries.iter().filter_map(|injury| Some((injury, *name(injury)?.0))).any(|(injury, file)| match file {
             FileId::SnapshotDraft(_) => false,
             FileId::Snapshot(lsn) => injury.is_unreadable() && (lsn >= base || injury.hits(&(0..HEADER_BYTES))),
-            FileId::Segment(sequence) if injury.is_unreadable() => {
-                sequence >= start || injury.hits(&(0..HEADER_BYTES))
-            }
+            FileId::Segment(sequence) if injury.is_unreadable() => sequence >= start || injury.hits(&(0..HEADER_BYTES)),
             FileId::Segment(sequence) => {
                 let misnames = matches!(injury.damage, Damage::Misdirect { .. }) && injury.hits(&HEADER_FIELDS);
                 let is_needed = injury.hits(&HEADER_FIELDS) || is_in_log(file, &injury.range);
@@ -207,7 +215,7 @@ impl Disk {
 
 #[cfg(test)]
 mod tests {
-    use driftq_core::log::{LogId, Storage, WriteAt};
+    use driftq_core::log::{LogId, SegmentHeader, Storage, WriteAt};
 
     use super::*;
 

@@ -132,6 +132,8 @@ pub struct Disk {
     injuries: Vec<Injury>,
     /// Contents of snapshots that a start has found damaged.
     known_damaged: BTreeSet<u64>,
+    /// Whether a start has ever found one damaged.
+    has_lost_snapshot: bool,
     /// The first operation that broke an order which recovery relies on.
     breach: Option<String>,
     shows_given_up: bool,
@@ -295,6 +297,7 @@ impl Disk {
             unreadable,
             injuries: _,
             known_damaged,
+            has_lost_snapshot,
             breach,
             shows_given_up: _,
         } = self;
@@ -311,7 +314,7 @@ impl Disk {
         let known = known_damaged.iter().filter_map(|number| name(*number));
         known.into_iter().try_for_each(|file| write!(out, "{file:?} "))?;
         self.canonical_injuries(out)?;
-        write!(out, "{budget:?} {changes_left:?} {fault:?} {unreadable:?} {breach:?} ")
+        write!(out, "{budget:?} {changes_left:?} {fault:?} {unreadable:?} {has_lost_snapshot} {breach:?} ")
     }
 
     /// All files and their bytes.

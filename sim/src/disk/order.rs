@@ -37,8 +37,15 @@ impl Disk {
         self.folder.range(..FileId::Segment(sequence)).rev().map(|(file, _)| *file).find(is_segment)
     }
 
-    fn header(&self, file: FileId) -> Option<SegmentHeader> {
-        SegmentHeader::decode(self.bytes(file)?).ok()
+    /// The header of a segment that was begun. Of a torn header the fields may be whole; zeros follow.
+    pub(super) fn header(&self, file: FileId) -> Option<SegmentHeader> {
+        let bytes = self.bytes(file).filter(|bytes| !bytes.is_empty())?;
+        if bytes.len() >= HEADER_BYTES {
+            return SegmentHeader::decode(bytes).ok();
+        }
+        let mut page = bytes.to_vec();
+        page.resize(HEADER_BYTES, 0);
+        SegmentHeader::decode(&page).ok()
     }
 
     pub(super) fn check_create(&mut self, file: FileId) {
@@ -59,7 +66,9 @@ impl Disk {
         self.demand(len <= HEADER_BYTES, || format!("frames are written to {file} together with its header"));
         let before = self.segment_before(sequence);
         let is_synced = before.is_none_or(|before| self.is_all_durable(before));
-        self.demand(is_synced, || format!("the header of {file} is written before all of the segment before is synced"));
+        self.demand(is_synced, || {
+            format!("the header of {file} is written before all of the segment before is synced")
+        });
     }
 
     pub(super) fn check_rename(&mut self, from: FileId, to: FileId) {
@@ -94,7 +103,9 @@ impl Disk {
         let last_lsn = next.and_then(|next| self.header(next)).map(|header| header.previous_lsn);
         let counted = self.counted_snapshots();
         let kept_from = counted.len().checked_sub(2).map(|older| counted[older]);
-        let is_covered = last_lsn.is_some_and(|last| kept_from.is_some_and(|older| last <= older));
+        // What ends at 0 holds no frame.
+        let kept_from = kept_from.unwrap_or_default();
+        let is_covered = last_lsn.is_some_and(|last| last <= kept_from);
         let is_unknown = next.is_some_and(|next| self.is_hit(next, &(0..HEADER_BYTES)));
         self.demand(is_covered || is_unknown, || {
             format!("{file}, which ends at {last_lsn:?}, is removed with the durable snapshots {counted:?}")

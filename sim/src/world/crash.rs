@@ -12,8 +12,8 @@ use super::job::LOG_ID;
 use super::state::{CrashedBroker, World};
 use crate::actions::Loss;
 use crate::coverage::Point;
-use crate::invariants::durability::*;
 use crate::invariants::Verdict;
+use crate::invariants::durability::*;
 use crate::sim_storage::SimStorage;
 
 impl<F: Faults, S: SimStorage> World<F, S> {

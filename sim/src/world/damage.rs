@@ -52,7 +52,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 return Ok((after, found));
             }
             Ok((after, found)) => {
-                read_error_is_refused(disk.is_unreadable(), &found)?;
+                read_error_is_refused(disk.is_only_unreadable(), &found)?;
                 damage_is_detected(found.last_lsn, self.proven(disk, undamaged.last_lsn), &found)?;
                 if found.last_lsn >= self.shadow.durable() {
                     self.coverage.hit(Point::DamagedTailCut);

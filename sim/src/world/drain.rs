@@ -100,7 +100,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         let segments = self.disk.model().segments();
         segments_are_cut(&segments)?;
-        if self.was_limited || self.short_until > Timestamp(0) {
+        // Behind a damaged snapshot there are more, until the next one is taken.
+        if self.was_limited || self.short_until > Timestamp(0) || self.disk.model().lacks_a_snapshot() {
             return Ok(());
         }
         let newest = self.broker.as_ref().and_then(|broker| broker.snapshots().last().copied()).unwrap_or_default();

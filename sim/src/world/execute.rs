@@ -23,7 +23,7 @@ use crate::invariants::time::time_is_monotonic;
 use crate::sim_storage::SimStorage;
 
 /// The interval between comparisons of the whole log with the live state, in events.
-const COMPARE_EVERY: u64 = 4_096;
+pub(super) const COMPARE_EVERY: u64 = 4_096;
 
 impl<F: Faults, S: SimStorage> World<F, S> {
     /// Executes an action and checks the invariants.
