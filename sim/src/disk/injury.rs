@@ -129,9 +129,14 @@ impl Disk {
 
     /// Whether a start has found a snapshot damaged, and there are not two again. Then the segments behind the other one
     /// may be gone, and nothing covers a second loss.
+    fn lacks_a_snapshot(&self) -> bool {
+        self.fell_back_to.is_some() && self.snapshots().len() < 2
+    }
+
+    /// The snapshot that a start last fell back to from a damaged one, 0 for none.
     #[must_use]
-    pub fn lacks_a_snapshot(&self) -> bool {
-        self.has_lost_snapshot && self.snapshots().len() < 2
+    pub fn fell_back_to(&self) -> Option<Lsn> {
+        self.fell_back_to
     }
 
     /// Whether the bytes of a file are damaged there.
@@ -171,7 +176,9 @@ impl Disk {
         let (base, _) = self.usable_snapshots();
         let found = self.snapshots().into_iter().filter(|(lsn, _)| Some(*lsn) > base).map(|(_, number)| number);
         self.known_damaged.extend(found);
-        self.has_lost_snapshot |= !self.known_damaged.is_empty();
+        if !self.known_damaged.is_empty() {
+            self.fell_back_to = Some(base.unwrap_or_default());
+        }
     }
 
     /// Whether the log's documents allow a start to refuse the damage. `is_in_log` tells whether a part of a segment

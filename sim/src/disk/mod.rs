@@ -13,6 +13,7 @@ use std::fmt;
 use std::ops::Range;
 
 use driftq_core::log::{FileId, StorageFault};
+use driftq_core::types::Lsn;
 
 use self::injury::Injury;
 use crate::actions::{Damage, IoFault, Loss};
@@ -132,8 +133,8 @@ pub struct Disk {
     injuries: Vec<Injury>,
     /// Contents of snapshots that a start has found damaged.
     known_damaged: BTreeSet<u64>,
-    /// Whether a start has ever found one damaged.
-    has_lost_snapshot: bool,
+    /// The snapshot that a start last fell back to, 0 for none.
+    fell_back_to: Option<Lsn>,
     /// The first operation that broke an order which recovery relies on.
     breach: Option<String>,
     shows_given_up: bool,
@@ -297,7 +298,7 @@ impl Disk {
             unreadable,
             injuries: _,
             known_damaged,
-            has_lost_snapshot,
+            fell_back_to,
             breach,
             shows_given_up: _,
         } = self;
@@ -314,7 +315,7 @@ impl Disk {
         let known = known_damaged.iter().filter_map(|number| name(*number));
         known.into_iter().try_for_each(|file| write!(out, "{file:?} "))?;
         self.canonical_injuries(out)?;
-        write!(out, "{budget:?} {changes_left:?} {fault:?} {unreadable:?} {has_lost_snapshot} {breach:?} ")
+        write!(out, "{budget:?} {changes_left:?} {fault:?} {unreadable:?} {fell_back_to:?} {breach:?} ")
     }
 
     /// All files and their bytes.

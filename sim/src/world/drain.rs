@@ -100,11 +100,14 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         let segments = self.disk.model().segments();
         segments_are_cut(&segments)?;
-        // Behind a damaged snapshot there are more, until the next one is taken.
-        if self.was_limited || self.short_until > Timestamp(0) || self.disk.model().lacks_a_snapshot() {
+        if self.was_limited || self.short_until > Timestamp(0) {
             return Ok(());
         }
         let newest = self.broker.as_ref().and_then(|broker| broker.snapshots().last().copied()).unwrap_or_default();
+        if self.disk.model().fell_back_to().is_some_and(|fallback| newest <= fallback) {
+            // There were more before the damaged snapshot, and none was taken since.
+            return Ok(());
+        }
         let headers = self.disk.model().files().filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok());
         let begun = headers.filter(|header| header.first_lsn() > newest).count();
         segments_are_few(begun as u64, self.setup.snapshot_every_segments)
