@@ -33,9 +33,16 @@ impl Injury {
         self.range.start < range.end && range.start < self.range.end
     }
 
-    /// Whether it changed something that a reader of the file looks at.
-    fn hits_content(&self) -> bool {
-        self.hits(&HEADER_FIELDS) || self.range.end > HEADER_BYTES
+    /// Restores what was there before in the bytes of the file.
+    fn undo(&self, bytes: &mut [u8]) {
+        restore(bytes, self.range.start, &self.written);
+    }
+}
+
+fn restore(bytes: &mut [u8], start: usize, before: &[u8]) {
+    let end = (start + before.len()).min(bytes.len());
+    if let Some(hit) = bytes.get_mut(start..end) {
+        hit.copy_from_slice(&before[..hit.len()]);
     }
 }
 
@@ -99,12 +106,8 @@ impl Disk {
         self.known_damaged.clear();
         for injury in std::mem::take(&mut self.injuries).into_iter().rev() {
             let Some(content) = self.contents.get_mut(&injury.content) else { continue };
-            for (bytes, before) in [(&mut content.written, &injury.written), (&mut content.platter, &injury.platter)] {
-                let end = (injury.range.start + before.len()).min(bytes.len());
-                if let Some(hit) = bytes.get_mut(injury.range.start..end) {
-                    hit.copy_from_slice(&before[..hit.len()]);
-                }
-            }
+            injury.undo(&mut content.written);
+            restore(&mut content.platter, injury.range.start, &injury.platter);
         }
     }
 
@@ -146,10 +149,15 @@ impl Disk {
         self.injuries.iter().any(|injury| Some(&injury.content) == content && injury.hits(range))
     }
 
-    /// Whether a start has found this snapshot damaged, or would find it.
+    /// Whether a start has found this snapshot damaged, or would find it. One injury can undo another.
     fn is_damaged(&self, snapshot: u64) -> bool {
-        let hits = |injury: &Injury| injury.content == snapshot && !injury.is_unreadable() && injury.hits_content();
-        self.injuries.iter().any(hits)
+        let injuries = || self.injuries.iter().filter(|injury| injury.content == snapshot);
+        let Some(content) = self.contents.get(&snapshot).filter(|_| injuries().next().is_some()) else { return false };
+        let mut whole = content.written.clone();
+        injuries().rev().for_each(|injury| injury.undo(&mut whole));
+        let differs = |range: Range<usize>| whole.get(range.clone()) != content.written.get(range);
+        let len = whole.len();
+        differs(0..HEADER_FIELDS.end.min(len)) || differs(HEADER_BYTES.min(len)..len)
     }
 
     /// The finished snapshots by LSN, with their contents.
@@ -289,6 +297,9 @@ mod tests {
         let newest = bit(&disk, FileId::Snapshot(Lsn(20)), 4_096);
         assert!(disk.damage(Damage::Flip { bit: newest }).is_some());
         assert_eq!(disk.usable_snapshots(), (Some(Lsn(10)), vec![Lsn(10)]));
+        let mut twice = disk.clone();
+        assert!(twice.damage(Damage::Flip { bit: newest }).is_some());
+        assert_eq!(twice.usable_snapshots().0, Some(Lsn(20)), "the second injury undid the first");
         disk.note_found_damage();
         assert_eq!(disk.known_damaged.len(), 1);
         disk.heal();

@@ -2,7 +2,7 @@
 
 use driftq_core::command::{Ack, Claim, GroupLifetime, OnDisconnect, Resume, Subscribe, TokenClaim, Unsubscribe};
 use driftq_core::faults::Faults;
-use driftq_core::log::SegmentHeader;
+use driftq_core::log::{FileId, SegmentHeader};
 use driftq_core::state::{self, Group, Partition};
 use driftq_core::types::{GroupName, GroupStart, Millis, PartitionId, Position, Timestamp, TopicName};
 use driftq_core::{Command, Pipeline};
@@ -108,7 +108,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             // There were more before the damaged snapshot, and none was taken since.
             return Ok(());
         }
-        let headers = self.disk.model().files().filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok());
+        // A misdirected write can give a snapshot the header of a segment.
+        let segments = self.disk.model().files().filter(|(file, _)| matches!(file, FileId::Segment(_)));
+        let headers = segments.filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok());
         let begun = headers.filter(|header| header.first_lsn() > newest).count();
         segments_are_few(begun as u64, self.setup.snapshot_every_segments)
     }
