@@ -56,6 +56,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             None => match broker.poll_job(class.core()) {
                 Some(job) => {
                     nothing_written_after_failure(self.failed_from, job.ops())?;
+                    // The log is not idle.
+                    self.synced_at = self.synced_at.filter(|_| class == JobClass::Background);
                     RunningJob { job, next: 0 }
                 }
                 None => return Ok(false),
