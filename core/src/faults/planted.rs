@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::seams::Seams;
 use super::storage::TamperedStorage;
-use super::{Fault, records};
+use super::{Fault, files, records};
 use crate::broker::SpaceClass;
 use crate::collections::shared::unshared;
 use crate::command::{
@@ -14,7 +14,7 @@ use crate::command::{
     Subscribe, TokenClaim,
 };
 use crate::index::{Credit, Index, NextDispatch, Timer};
-use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
+use crate::log::{IoOp, Recovered, SegmentHeader, Storage, StorageFault};
 use crate::pipeline::PipelineConfig;
 use crate::record::{Event, Record};
 use crate::reply::Output;
@@ -388,6 +388,22 @@ impl Seams for Planted {
             }
         }
         state.view()
+    }
+
+    fn recovered(&self, recovered: Recovered) -> Recovered {
+        files::recovered(self.0, recovered)
+    }
+
+    fn job_ops(&self, ops: Vec<IoOp>) -> Vec<IoOp> {
+        files::job_ops(self.0, ops)
+    }
+
+    fn idle_mark(&self, synced: Lsn) -> Option<Lsn> {
+        match self.0 {
+            Fault::IdleLogNotMarked => None,
+            Fault::MarkRecordsNothing => Some(Lsn(0)),
+            _ => Some(synced),
+        }
     }
 
     fn next_header(&self, recovered: &Recovered) -> SegmentHeader {

@@ -4,7 +4,7 @@ use super::storage::TamperedStorage;
 use crate::broker::SpaceClass;
 use crate::command::{Command, Produce, TokenClaim};
 use crate::index::{Index, NextDispatch};
-use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
+use crate::log::{IoOp, Recovered, SegmentHeader, Storage, StorageFault};
 use crate::pipeline::PipelineConfig;
 use crate::record::{Event, Record};
 use crate::reply::Output;
@@ -208,6 +208,24 @@ pub trait Seams: Copy {
     #[inline(always)]
     fn snapshot(&self, state: &State) -> View {
         state.view()
+    }
+
+    /// What recovery found, and which files it keeps.
+    #[inline(always)]
+    fn recovered(&self, recovered: Recovered) -> Recovered {
+        recovered
+    }
+
+    /// The operations of a job.
+    #[inline(always)]
+    fn job_ops(&self, ops: Vec<IoOp>) -> Vec<IoOp> {
+        ops
+    }
+
+    /// What the mark of an idle log records, given what is synced; `None` if no mark is written.
+    #[inline(always)]
+    fn idle_mark(&self, synced: Lsn) -> Option<Lsn> {
+        Some(synced)
     }
 
     /// The header of the segment that continues a recovered log.

@@ -165,8 +165,10 @@ impl<F: Faults> Pipeline<F> {
         }
         if self.mark_at.is_some_and(|at| at <= now.mono) {
             self.mark_at = None;
-            if self.log.is_idle() && !self.log_busy && !self.log.ends_in_mark() && !self.has_failed() {
-                self.log.mark();
+            let is_unmarked = self.log.is_idle() && !self.log_busy && !self.log.ends_in_mark() && !self.has_failed();
+            if is_unmarked && let Some(synced) = self.broker.faults().idle_mark(self.log.synced()) {
+                // A full segment without a successor has no room.
+                self.mark_at = (!self.log.mark(synced)).then(|| now.mono.after(MARK_AFTER));
             }
         }
     }
@@ -366,7 +368,8 @@ impl<F: Faults> Pipeline<F> {
         self.log_busy = true;
         self.mark_at = None;
         self.rest_at = None;
-        let job = Job { class: JobClass::Log, ops: batch.ops, purpose: Purpose::Commit { through: batch.through } };
+        let ops = self.broker.faults().job_ops(batch.ops);
+        let job = Job { class: JobClass::Log, ops, purpose: Purpose::Commit { through: batch.through } };
         self.bytes_since_snapshot += job.appended_bytes();
         Some(job)
     }
@@ -377,6 +380,7 @@ impl<F: Faults> Pipeline<F> {
         }
         let (task, ops) = self.maintenance.next(&mut self.log, self.broker.faults().retries_full_disk())?;
         self.maintenance_busy = true;
+        let ops = self.broker.faults().job_ops(ops);
         Some(Job { class: JobClass::Background, ops, purpose: Purpose::Maintenance(task) })
     }
 

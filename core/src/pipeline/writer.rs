@@ -268,21 +268,32 @@ impl Writer {
         self.ends_in_mark
     }
 
-    /// Appends a mark, a frame that records what is synced, if the segment has space for it and another.
-    pub(super) fn mark(&mut self) {
+    /// Appends a mark, a frame that records `synced`, if the segment has space for it and another. In a full segment
+    /// the footer takes its place, and the next segment begins. Returns `false` if there is none.
+    pub(super) fn mark(&mut self, synced: Lsn) -> bool {
         if self.end() + FOOTER_BYTES + MARKS_BYTES <= self.capacity {
-            self.mark_for_snapshot();
+            self.append_mark(synced);
+            return true;
         }
+        let has_next = self.next == NextSegment::Ready;
+        if has_next {
+            self.rotate();
+        }
+        has_next
     }
 
     /// Appends a mark, so that another snapshot can be taken. Returns `false` if the segment has no space for it.
     pub(super) fn mark_for_snapshot(&mut self) -> bool {
         let fits = self.end() + 2 * FOOTER_BYTES <= self.capacity;
         if fits {
-            self.chain.mark(&mut self.buffer, self.synced);
-            self.ends_in_mark = true;
+            self.append_mark(self.synced);
         }
         fits
+    }
+
+    fn append_mark(&mut self, synced: Lsn) {
+        self.chain.mark(&mut self.buffer, synced);
+        self.ends_in_mark = true;
     }
 
     /// Appends the last footer and cuts the segment to what it holds. The reserve stays, for a start on a full disk: in

@@ -101,6 +101,12 @@ pub enum Action {
         /// What of the unsynced data is lost.
         loss: Loss,
     },
+    /// While the broker is stopped, its medium is damaged. A start must cope with it, or refuse it where it must; then
+    /// an operator undoes it.
+    Damage {
+        /// What is damaged.
+        damage: Damage,
+    },
     /// Checks on a copy of the disk that recovery would detect this damage. The world does not change.
     Probe {
         /// What of the unsynced data is lost.

@@ -19,6 +19,7 @@ pub(crate) enum Stream {
     Repeats,
     Files,
     Settings,
+    IoSchedule,
 }
 
 /// A stream of random numbers, determined by a seed.

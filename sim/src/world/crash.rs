@@ -13,8 +13,8 @@ use super::room::LogRoom;
 use super::state::{CrashedBroker, World};
 use crate::actions::Loss;
 use crate::coverage::Point;
+use crate::invariants::Verdict;
 use crate::invariants::durability::*;
-use crate::invariants::{Verdict, Violation};
 use crate::sim_storage::SimStorage;
 
 impl<F: Faults, S: SimStorage> World<F, S> {
@@ -26,6 +26,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             .faults(self.faults)
             .open(&mut self.faults.storage(&mut self.disk), now);
         let (broker, _) = sound_log_accepted(opened)?;
+        written_in_order(self.disk.model_mut().take_breach())?;
         self.started(broker)
     }
 
@@ -39,6 +40,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             self.crashed_broker = Some(CrashedBroker { appended, digest: broker.state().digest(), closed });
         }
         self.cover_crash(loss);
+        self.synced_at = None;
         self.jobs = [None, None];
         self.room = LogRoom::default();
         self.network.disconnect();
@@ -52,6 +54,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         let Some(broker) = &mut self.broker else { return Ok(()) };
         broker.close();
+        self.shadow.close();
         if let Some(oracle) = &mut self.oracle {
             oracle.close();
         }
@@ -83,7 +86,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.configure();
         self.counters.events += 1;
         self.counters.boots += 1;
-        let (state, found) = self.inspect_recovery()?;
+        let (state, found) = self.recoverable()?;
         let (config, now) = (self.pipeline_config(), self.clock());
         let opened =
             OpenOptions::new().config(config).faults(self.faults).open(&mut self.faults.storage(&mut self.disk), now);
@@ -94,6 +97,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             return Ok(());
         }
         let (broker, recovered) = sound_log_accepted(opened)?;
+        written_in_order(self.disk.model_mut().take_breach())?;
         recovery_is_idempotent(&found, &recovered)?;
         self.compare_recovery(&state, &found)?;
         self.started(broker)
@@ -130,7 +134,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.counters.events += 1;
         self.counters.boots += 1;
         self.counters.crashes += 1;
-        let (state, before) = self.inspect_recovery()?;
+        let (state, before) = self.recoverable()?;
         if let Some(crashed_broker) = &mut self.crashed_broker {
             crashed_broker.closed = false;
         }
@@ -139,15 +143,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let (config, now) = (self.pipeline_config(), self.clock());
         drop(OpenOptions::new().config(config).faults(self.faults).open(&mut self.faults.storage(&mut self.disk), now));
         self.disk.crash(loss);
+        written_in_order(self.disk.model_mut().take_breach())?;
         self.coverage.hit(Point::CrashInBoot);
-        let (state_after, recovered) = self.inspect_recovery()?;
+        let (state_after, recovered) = self.recoverable()?;
         no_synced_loss(recovered.last_lsn, self.shadow.durable())?;
         recovery_crash_is_harmless((&before, state.digest()), (&recovered, state_after.digest()), was_all_synced)
-    }
-
-    /// What recovery would find. Changes nothing.
-    fn inspect_recovery(&self) -> Result<(State, Recovered), Violation> {
-        sound_log_accepted(self.disk.inspect_recovery(&self.faults))
     }
 
     /// Checks on a copy of the disk what recovery would find after a crash that loses all unsynced data.
@@ -203,6 +203,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         coverage::started(&mut self.coverage, broker.state());
         coverage::limits(&mut self.coverage, broker.state(), &self.setup.limits());
         self.latest = broker.broker().now();
+        self.synced_at = None;
         self.chain.mix(broker.state().digest());
         self.broker = Some(broker);
         (self.next_ticket, self.failed_from) = (Ticket(0), None);
@@ -216,6 +217,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             self.coverage.hit(Point::Killed);
             return;
         }
+        let [log, background] = &self.jobs;
+        self.coverage.hit_if(log.is_none() && background.is_some(), Point::CrashInBackground);
         for running in self.jobs.iter().flatten() {
             match (running.last_done(), running.next_op()) {
                 (Some(IoOp::Rename { .. }), _) => self.coverage.hit(Point::CrashInRename),

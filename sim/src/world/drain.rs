@@ -2,7 +2,7 @@
 
 use driftq_core::command::{Ack, Claim, GroupLifetime, OnDisconnect, Resume, Subscribe, TokenClaim, Unsubscribe};
 use driftq_core::faults::Faults;
-use driftq_core::log::SegmentHeader;
+use driftq_core::log::{FileId, SegmentHeader};
 use driftq_core::state::{self, Group, Partition};
 use driftq_core::types::{GroupName, GroupStart, Millis, PartitionId, Position, Timestamp, TopicName};
 use driftq_core::{Command, Pipeline};
@@ -94,7 +94,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             timers_quiesce(calls, self.broker_time())?;
             self.wake()?;
         }
-        Ok(())
+        self.check_marked()
     }
 
     /// Checks that everything deliverable is delivered. For an idle world.
@@ -121,7 +121,13 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             return Ok(());
         }
         let newest = self.broker.as_ref().and_then(|broker| broker.snapshots().last().copied()).unwrap_or_default();
-        let headers = self.disk.model().files().filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok());
+        if self.disk.model().fell_back_to().is_some_and(|fallback| newest <= fallback) {
+            // There were more before the damaged snapshot, and none was taken since.
+            return Ok(());
+        }
+        // A misdirected write can give a snapshot the header of a segment.
+        let segments = self.disk.model().files().filter(|(file, _)| matches!(file, FileId::Segment(_)));
+        let headers = segments.filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok());
         let begun = headers.filter(|header| header.first_lsn() > newest).count();
         segments_are_few(begun as u64, self.setup.snapshot_every_segments)
     }

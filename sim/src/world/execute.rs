@@ -13,7 +13,7 @@ use super::network::ClientCommand;
 use super::state::World;
 use super::tap::TapEvent;
 use super::values::START_TIME;
-use crate::actions::Action;
+use crate::actions::{Action, JobClass};
 use crate::coverage::Point;
 use crate::invariants::Verdict;
 use crate::invariants::durability::state_matches_log;
@@ -23,7 +23,7 @@ use crate::invariants::time::time_is_monotonic;
 use crate::sim_storage::SimStorage;
 
 /// The interval between comparisons of the whole log with the live state, in events.
-const COMPARE_EVERY: u64 = 4_096;
+pub(super) const COMPARE_EVERY: u64 = 4_096;
 
 impl<F: Faults, S: SimStorage> World<F, S> {
     /// Executes an action and checks the invariants.
@@ -63,6 +63,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             Action::FlushIo => {
                 self.flush_io()?;
                 self.check_idle()?;
+                self.check_marked()?;
                 self.check_files()?;
             }
             Action::Snapshot => {
@@ -83,6 +84,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             Action::Crash { loss } => self.crash(*loss),
             Action::Boot => self.boot()?,
             Action::BootAndCrash { after, loss } => self.boot_and_crash(*after, *loss)?,
+            Action::Damage { damage } => self.damage(*damage),
             Action::Probe { loss, damage } => self.probe(*loss, *damage)?,
             Action::Drain => self.drain()?,
         }
@@ -95,6 +97,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
 
     pub(super) fn advance_time(&mut self, ms: u64) {
         self.counters.events += 1;
+        self.coverage.hit_if(ms >= 1_000 && self.jobs[JobClass::Log as usize].is_some(), Point::SlowSync);
         self.now += ms;
     }
 

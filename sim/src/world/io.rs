@@ -11,8 +11,10 @@ use super::job::RunningJob;
 use super::state::World;
 use crate::actions::{IoFault, JobClass};
 use crate::coverage::Point;
-use crate::invariants::liveness::io_quiesces;
-use crate::invariants::outputs::shortage_is_waited_out;
+use crate::invariants::durability::{sync_is_recorded, written_in_order};
+use crate::invariants::files::trimmed_behind_data;
+use crate::invariants::liveness::{idle_log_is_marked, io_quiesces};
+use crate::invariants::outputs::{nothing_written_after_failure, shortage_is_waited_out};
 use crate::invariants::{Verdict, Violation};
 use crate::oracle::NextSegment;
 use crate::sim_storage::SimStorage;
@@ -54,6 +56,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             Some(running) => running,
             None => match broker.poll_job(class.core()) {
                 Some(job) => {
+                    nothing_written_after_failure(self.failed_from, job.ops())?;
+                    // The log is not idle.
+                    self.synced_at = self.synced_at.filter(|_| class == JobClass::Background);
                     let running = RunningJob { job, next: 0 };
                     self.room.begun(&running, broker.broker().appended());
                     if let Some(oracle) = self.oracle.as_mut().filter(|_| running.created_segment().is_some()) {
@@ -102,7 +107,12 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 syncs.try_for_each(|sync| sync.perform(disk))
             };
             let reported = self.faults.job_result(result, sync_again);
+            let is_synced_log = class == JobClass::Log && reported.is_ok();
             broker.complete(now, running.job, reported);
+            if is_synced_log {
+                self.shadow.report_synced(broker.broker().appended());
+                self.synced_at = Some(now.mono);
+            }
             shortage_is_waited_out(self.failed_from, broker.failure())?;
             let is_synced = class == JobClass::Log && broker.failure().is_none();
             if let Some(oracle) = &mut self.oracle {
@@ -124,10 +134,25 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         Ok(true)
     }
 
+    /// Checks that an idle log has recorded what is synced, or will in time. For a world without pending I/O.
+    pub(super) fn check_marked(&self) -> Verdict {
+        let Some(broker) = self.broker.as_ref().filter(|broker| broker.failure().is_none()) else { return Ok(()) };
+        let Some(synced_at) = self.synced_at.filter(|_| !self.shadow.ends_in_mark() && !self.was_limited) else {
+            return Ok(());
+        };
+        idle_log_is_marked(synced_at, self.clock().mono, broker.poll_timeout())
+    }
+
     /// Records what has reached the disk.
     fn record_op(&mut self, running: &RunningJob, result: &Result<(), StorageFault>) -> Verdict {
         let Some(op) = running.last_done() else { return Ok(()) };
+        written_in_order(self.disk.model_mut().take_breach())?;
         match (op, result) {
+            (IoOp::Rename { to: FileId::Snapshot(lsn), .. }, _) if *lsn > self.shadow.durable() => {
+                let durable = self.shadow.durable();
+                written_in_order(Some(format!("a snapshot of {lsn} is named, but the log is synced to {durable}")))?;
+            }
+            (IoOp::Trim { file, len }, Ok(())) => trimmed_behind_data(*file, *len, self.shadow.end_of(*file))?,
             (IoOp::Append { file, at, bytes }, Ok(())) => {
                 self.chain.mix(at.position ^ (bytes.len() as u64) << 32);
                 for (frame, record) in self.shadow.appended(*file, at.position, bytes) {
@@ -139,6 +164,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                         self.tracker.withdrawn(message_ref);
                     }
                 }
+                sync_is_recorded(self.shadow.take_misrecorded())?;
                 let has_unsynced = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());
                 self.coverage.hit_if(has_unsynced && self.jobs[0].is_some(), Point::OverlappingBatches);
             }

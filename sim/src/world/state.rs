@@ -80,6 +80,8 @@ pub struct World<F: Faults, S = Disk> {
     pub(super) was_limited: bool,
     /// When the broker tries again what failed for want of a descriptor.
     pub(super) short_until: Timestamp,
+    /// When the broker was last told that the log is synced, since its start.
+    pub(super) synced_at: Option<Timestamp>,
     /// The first ticket after the log failed.
     pub(super) failed_from: Option<Ticket>,
     /// Recorded traffic between broker and clients, if the tap is on.
@@ -127,6 +129,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             injected_tickets: BTreeSet::new(),
             was_limited: false,
             short_until: Timestamp(0),
+            synced_at: None,
             failed_from: None,
             tap_events: None,
             faults,

@@ -190,6 +190,7 @@ fn fill_environment(action: &Action, step: &mut TimelineStep) {
         Action::Probe { damage, .. } => {
             (DISK, Glyph::Probe, format!("probe: power loss and {}", format::damage(*damage)))
         }
+        Action::Damage { damage } => (DISK, Glyph::Probe, format!("the disk is damaged: {}", format::damage(*damage))),
         Action::Drain => (BROKER, Glyph::Other, "everything is drained, and a last restart".to_owned()),
         Action::Request(_)
         | Action::Send { .. }
