@@ -209,7 +209,7 @@ impl Index {
                     self.schedule_effects_of(state, message_ref);
                 }
                 if winner_until.is_some() {
-                    self.schedule_winners(state);
+                    self.set_sweep(state, &Sweep::Winners);
                 }
             }
             Event::CumulativelyAcked { topic, group, partition, acks } => {
@@ -238,7 +238,7 @@ impl Index {
             Event::DeadLettered { message_ref, dead_topic, dead_partition, .. } => {
                 self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
                 self.schedule_effects_of(state, message_ref);
-                self.schedule_winners(state);
+                self.set_sweep(state, &Sweep::Winners);
                 match self.topics.contains_key(dead_topic) {
                     true => self.added(state, *dead_topic, *dead_partition),
                     false => self.add_topic(state.topic(*dead_topic).expect("the record created it"), clocks()),
@@ -284,27 +284,20 @@ impl Index {
             self.schedule_effects_of(state, message_ref);
         }
         if step.is_contested {
-            self.schedule_winners(state);
+            self.set_sweep(state, &Sweep::Winners);
         }
     }
 
     /// A message that left its group was dead-lettered at a worker's request.
     fn dead_lettered(&mut self, state: &State, message_ref: &MessageRef, slot: &DeadLetterSlot) {
         self.schedule_effects_of(state, message_ref);
-        self.schedule_winners(state);
+        self.set_sweep(state, &Sweep::Winners);
         match self.topics.contains_key(&slot.topic) {
             true => self.added_at(state, slot.topic, slot.partition, slot.offset),
             false => {
                 let dead = state.topic(slot.topic).expect("the record created it");
                 self.add_topic(dead, Clocks::of(state));
             }
-        }
-    }
-
-    /// A winner was added. All but the first are covered by the sweep of those before them.
-    fn schedule_winners(&mut self, state: &State) {
-        if state.winners().len() == 1 {
-            self.set_sweep(state, &Sweep::Winners);
         }
     }
 
