@@ -199,10 +199,6 @@ faults! {
     RefusedExpiryForgotten "refused-expiry-forgotten": "A lease whose expiry a full log refused never expires.",
     RefusedDeliveryTakesCredit "refused-delivery-takes-credit": "A delivery that a full log refused takes credit of \
         its stream.",
-    RefusalAnswers "refusal-answers": "An ack, nack or expiry that a full log refused counts as an answer of its \
-        stream.",
     PauseTooLong "pause-too-long": "Timers and dispatch pause for a minute after a full log refused a record.",
-    LoweredInFlightIgnored "lowered-in-flight-ignored": "A group with more in flight than a lowered limit allows gets \
-        more.",
     LoweredLimitPurges "lowered-limit-purges": "A topic with more messages than a lowered limit allows is purged.",
 }

@@ -201,11 +201,6 @@ impl Seams for Planted {
                 next.message_ref.position = newest_like(topic, &next.message_ref, now);
                 Some(next)
             }
-            Fault::LoweredInFlightIgnored => {
-                let mut partitions = topic.group(group)?.partitions();
-                let is_over = partitions.any(|(_, progress)| progress.in_flight() > in_flight_max);
-                index.next(topic, group, if is_over { u32::MAX } else { in_flight_max })
-            }
             Fault::PauseIgnored => {
                 let mut topic = topic.clone();
                 topic.group_mut(group)?.paused = false;
@@ -344,13 +339,6 @@ impl Seams for Planted {
                 }
                 index.refresh_credit(consumer);
             }
-            (
-                Fault::RefusalAnswers,
-                Event::Acked { message_ref, .. }
-                | Event::Nacked { message_ref, .. }
-                | Event::Extended { message_ref, .. }
-                | Event::Expired { message_ref, .. },
-            ) => index.answered(message_ref),
             _ => {}
         }
     }

@@ -129,6 +129,10 @@ catalog! {
     16 RETAINED_AS_CONFIGURED retained_as_configured: "acked messages are kept as long as retention requires";
     16 RETAINED_WITHIN_BOUND retained_within_bound: "the retained messages of all topics stay within their memory";
     16 RETENTION_ENDS retention_ends: "acked messages older than the retention age are removed";
+    16 RESERVE_IS_KEPT reserve_is_kept: "without another segment, what adds stored data leaves the reserve of the log, \
+        and what changes a lease half of it";
+    16 REFUSED_WITHOUT_ROOM refused_without_room: "the log refuses a record only if it does not fit beside what must \
+        stay free";
 
     17 SYNCED_BEFORE_RELEASE synced_before_release: "nothing is released to a client before its records are synced";
     17 NO_SYNCED_LOSS no_synced_loss: "recovery finds everything that was synced";
@@ -177,11 +181,6 @@ catalog! {
         stored";
     25 REFUSED_STEP_LEAVES_NOTHING refused_step_leaves_nothing: "a step that was not completed leaves no output";
     25 STEP_REPLY_REPEATS step_reply_repeats: "repeating a completed step returns the same reply";
-
-    16 RESERVE_IS_KEPT reserve_is_kept: "without another segment, what adds stored data leaves the reserve of the log, \
-        and what changes a lease half of it";
-    16 REFUSED_WITHOUT_ROOM refused_without_room: "the log refuses a record only if it does not fit beside what must \
-        stay free";
 
     26 NOT_STUCK not_stuck: "a deliverable message is delivered";
     26 TIMERS_ARE_SET timers_are_set: "whatever is due later has a timer, also if a full log refused it before";
