@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use driftq_core::log::FileId;
+use driftq_core::log::{FileId, HEADER_BYTES};
 use driftq_core::pipeline::RefusedAppend;
 use driftq_core::record::Record;
 use driftq_core::types::Lsn;
@@ -119,7 +119,9 @@ impl LogRoom {
             due.iter().try_for_each(|refused| self.check_refused(refused, (setup, disk)))?;
         }
         let is_before = |change: &&Change| change.after < frame.lsn;
-        if let Some(room) = self.room(frame, is_before, (setup, disk)) {
+        // A segment less the reserve is to hold any record; where it does not, the first one uses the reserve.
+        let is_first = frame.range.start <= HEADER_BYTES;
+        if let Some(room) = self.room(frame, is_before, (setup, disk)).filter(|_| !is_first) {
             reserve_is_kept(&record.event, room)?;
         }
         self.last = Some((frame.clone(), first));
