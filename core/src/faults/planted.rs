@@ -335,7 +335,7 @@ impl Seams for Planted {
                 let consumer = index.members(message_ref.topic, message_ref.group).next();
                 let Some(consumer) = consumer else { return };
                 if let Some(connected) = index.consumers.get_mut(&consumer) {
-                    connected.in_flight += 1;
+                    connected.in_flight += connected.credit.prefetch().max(1);
                 }
                 index.refresh_credit(consumer);
             }

@@ -66,7 +66,7 @@ pub struct Oracle {
     reclaim_at: Option<Timestamp>,
 }
 
-/// The segment after the current one, as far as the disk tells.
+/// The segment after the current one, as far as the disk shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextSegment {
     /// It may exist or not.

@@ -1,4 +1,4 @@
-//! What the disk tells about the space of the log: which segments are ready, and where each record lies in them.
+//! What the disk shows of the space of the log: which segments are ready, and where each record lies in them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -132,7 +132,7 @@ impl LogRoom {
     /// with the same call.
     fn check_refused(&self, refused: &Refused, disk: (&Setup, &Disk)) -> Verdict {
         let Some((last, first)) = &self.last else { return Ok(()) };
-        // A segment that was begun by the same call or later tells nothing about the one before.
+        // A segment that was begun by the same call or later says nothing about the one before.
         if *first > refused.call.0 {
             return Ok(());
         }
