@@ -74,6 +74,12 @@ const FIRST: &[(Invariant, Fault)] = &[
     (ACCEPTS_AGAIN, Fault::FullLogNeverReopens),
     (RESERVE_IS_KEPT, Fault::ProduceUsesReserve),
     (REFUSED_WITHOUT_ROOM, Fault::ReserveDoubled),
+    (WRITTEN_IN_ORDER, Fault::FramesBeforeHeaderSynced),
+    (REFUSAL_IS_NEEDED, Fault::DamagedSnapshotRefused),
+    (WHOLE_SNAPSHOTS_ARE_KEPT, Fault::OlderSnapshotDropped),
+    (SYNC_IS_RECORDED, Fault::MarkRecordsNothing),
+    (IDLE_LOG_IS_MARKED, Fault::IdleLogNotMarked),
+    (NOTHING_WRITTEN_AFTER_FAILURE, Fault::FailureIgnored),
     (SEGMENTS_ARE_CUT, Fault::ClosedSegmentNotCut),
     (SEGMENTS_ARE_FEW, Fault::SnapshotNotDueBySegments),
     (RESTS_SMALL, Fault::SegmentsKeptAtRest),
@@ -107,6 +113,7 @@ const ALONE: &[(Invariant, Fault)] = &[
 /// it can fail.
 const IN_DEPTH: &[(Invariant, &str)] = &[
     (TIMERS_ARE_SET, "only the oracle knows what is due"),
+    (TRIMMED_BEHIND_DATA, "the next start finds the log cut off"),
     (STORED_OR_TRIMMED, "one function maintains both; a bug there violates a group's invariant first"),
     (OFFSETS_ASCEND, "a reused offset refers to another body before it is out of order"),
     (GROUP_COUNTS_MATCH, "a group's counters change where its entries do"),
