@@ -171,12 +171,14 @@ impl Index {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
                 self.reclaim_removed(topic);
                 self.reconcile(topic, clocks());
+                self.set_sweep(state, &Sweep::Winners);
             }
             Event::GroupSought { topic, group, .. } => {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
                 self.reclaim_removed(topic);
                 self.reconcile(topic, clocks());
                 self.restart_group(topic, *group);
+                self.set_sweep(state, &Sweep::Winners);
             }
             Event::Purged { topic, .. } => {
                 let topic = state.topic(*topic).expect("the record names a topic");
@@ -252,7 +254,9 @@ impl Index {
             Event::DedupeExpired { scope, .. } => self.set_sweep(state, &Sweep::Dedupe(scope.clone())),
             // The dispatch of a message and the extension of its lease are indexed with the LSN of the record.
             Event::Delivered { .. } | Event::Extended { .. } => {}
-            Event::Booted { .. } | Event::TopicDeleted { .. } | Event::GroupPaused { .. } => {}
+            // Its groups' winners are forgotten, and the oldest one left may expire earlier.
+            Event::TopicDeleted { .. } => self.set_sweep(state, &Sweep::Winners),
+            Event::Booted { .. } | Event::GroupPaused { .. } => {}
             Event::ReasonNoted { .. } | Event::EffectForgotten { .. } => {}
             // Timers in wall time are compared with the adjusted time when they are polled.
             Event::WallClockAdjusted(_) | Event::Restored(_) => {}

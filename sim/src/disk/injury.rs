@@ -7,7 +7,7 @@ use std::ops::Range;
 use driftq_core::log::{FileId, HEADER_BYTES};
 use driftq_core::types::Lsn;
 
-use super::Disk;
+use super::{Content, Disk};
 use crate::actions::Damage;
 
 /// The fields of a file header and their checksum. The rest of the header's page is ignored.
@@ -109,6 +109,37 @@ impl Disk {
             injury.undo(&mut content.written);
             restore(&mut content.platter, injury.range.start, &injury.platter);
         }
+    }
+
+    /// A crash also loses damage to data that it loses. `whole` is the disk after the same crash, without the damage.
+    pub(super) fn lose_injuries(&mut self, whole: &Self) {
+        let contents = &self.contents;
+        self.injuries.retain_mut(|injury| {
+            if injury.is_unreadable() {
+                return true;
+            }
+            let part = |disk: &BTreeMap<u64, Content>| {
+                let platter = &disk.get(&injury.content)?.platter;
+                let end = injury.range.end.min(platter.len());
+                Some(platter.get(injury.range.start.min(end)..end)?.to_vec())
+            };
+            let (Some(is), Some(was)) = (part(contents), part(&whole.contents)) else { return false };
+            let is_left = is != was;
+            (injury.written, injury.platter) = (was.clone(), was);
+            is_left
+        });
+    }
+
+    /// A sync has written the bytes of a file to the medium, damaged ones included.
+    pub(super) fn sync_injuries(&mut self, content: u64) {
+        for injury in self.injuries.iter_mut().filter(|injury| injury.content == content) {
+            injury.platter.clone_from(&injury.written);
+        }
+    }
+
+    /// Forgets the damage to what was cut off.
+    pub(super) fn cut_injuries(&mut self, content: u64, end: usize) {
+        self.injuries.retain(|injury| injury.content != content || injury.range.start < end);
     }
 
     /// Forgets the damage to files that no longer exist.

@@ -207,6 +207,12 @@ impl Disk {
         if loss == Loss::Nothing {
             return self.reopen();
         }
+        let whole = self.is_injured().then(|| {
+            let mut whole = self.clone();
+            whole.heal();
+            whole.crash(loss);
+            whole
+        });
         let unsynced = std::mem::take(&mut self.unsynced);
         self.folder.clone_from(&self.durable_folder);
         match loss {
@@ -221,6 +227,9 @@ impl Disk {
         for content in self.contents.values_mut() {
             content.sync_failed = false;
             content.written.clone_from(&content.platter);
+        }
+        if let Some(whole) = whole {
+            self.lose_injuries(&whole);
         }
     }
 

@@ -67,6 +67,7 @@ impl Storage for Disk {
             }
             None => true,
         });
+        self.sync_injuries(number);
         Ok(())
     }
 
@@ -134,6 +135,7 @@ impl Storage for Disk {
             }
         }
         self.unsynced.retain(|change| change.len() > 0);
+        self.cut_injuries(number, end);
         Ok(())
     }
 

@@ -45,6 +45,7 @@ impl Model {
             let (of, in_group, ..) = winner.message;
             of != topic || group.is_some_and(|group| group != in_group)
         });
+        self.plan_sweep(SweepKind::Winners);
     }
 
     /// At the end of every call the oldest winners beyond the limit are forgotten.
