@@ -11,7 +11,6 @@ use super::state::SearchState;
 use super::transitions::{Transition, setup_actions};
 use super::{Level, Plan, Summary, setup};
 use crate::actions::{Action, Loss};
-use crate::coverage::Coverage;
 use crate::panic_capture;
 use crate::parallel::in_order;
 use crate::run::replay;
@@ -32,7 +31,6 @@ struct Expansion {
     transitions: u64,
     crashes: u64,
     drained: bool,
-    coverage: Coverage,
     /// The violation: the transition to it, if any, and the actions after that.
     violation: Option<(Option<Transition>, Vec<Action>)>,
 }
@@ -70,7 +68,6 @@ pub(super) fn search<F: Faults + Send + Sync>(plan: &Plan, faults: F, mut watch:
                 found.crashes += expansion.crashes;
                 summary.crash_states += u64::from(expansion.crashes > 0);
                 summary.drained += u64::from(expansion.drained);
-                summary.coverage.add(&expansion.coverage);
                 for (transition, fingerprint) in expansion.next {
                     if seen.insert(fingerprint) {
                         found.states += 1;
@@ -138,7 +135,6 @@ fn expand<F: Faults>(mut state: SearchState<F>, path: &[Transition], visit: Visi
         expansion.violation = Some((None, Vec::new()));
         return expansion;
     }
-    expansion.coverage = state.world.coverage();
     let fingerprint = state.fingerprint(&mut buffer);
     if visit.is_drained() {
         expansion.drained = true;
@@ -241,7 +237,7 @@ mod tests {
 
     #[test]
     fn exploring_equivalent_states_once_finds_the_same_states() {
-        let size = Size { messages: 1, consumers: 1, crashes: 0, batches: false };
+        let size = Size { messages: 1, consumers: 1, crashes: 0 };
         let start = || SearchState::initial(size, NoFaults, Default::default()).expect("the broker starts");
         let (mut all, mut fewer) = (Seen::new(), Seen::new());
         explore(&start(), 6, &mut None, &mut all);

@@ -2,12 +2,11 @@
 
 use std::cmp::Reverse;
 
-use driftq_core::SpaceClass;
 use driftq_core::types::{ConsumerId, DeadReason, PartitionId, Timestamp};
 
 use super::expected::{Expected, ExpectedDelivery};
 use super::lease::{BegunBy, Runs};
-use super::model::{Model, Unwritten};
+use super::model::{EndOfLog, Model};
 use super::stream::Stream;
 use super::topic::{Attempted, LastErrorText, Phase, Progress, Topic};
 
@@ -17,12 +16,12 @@ const PER_CALL: usize = 1_024;
 
 impl Model {
     /// The first group, by id, with a deliverable message gets all it can take; then the next.
-    pub(super) fn dispatch(&mut self) -> Result<(), Unwritten> {
+    pub(super) fn dispatch(&mut self) -> Result<(), EndOfLog> {
         if self.streams.is_empty() {
             return Ok(());
         }
         let mut left = PER_CALL;
-        while left > 0 && !self.is_stalled() {
+        while left > 0 {
             let Some((t, g)) = self.next_group() else {
                 self.next_turn = Default::default();
                 return Ok(());
@@ -32,11 +31,7 @@ impl Model {
             while used < turn_max
                 && let Some((message, stream)) = self.next_message(t, g)
             {
-                let written = self.deliver(t, g, message, stream);
-                self.or_pause(written)?;
-                if self.is_stalled() {
-                    return Ok(());
-                }
+                self.deliver(t, g, message, stream)?;
                 used += 1;
             }
             if used == turn_max {
@@ -47,7 +42,7 @@ impl Model {
         Ok(())
     }
 
-    pub(super) fn next_group(&self) -> Option<(usize, usize)> {
+    fn next_group(&self) -> Option<(usize, usize)> {
         let mut first = None;
         for (t, topic) in self.topics.iter().enumerate() {
             for (g, group) in topic.groups.iter().enumerate() {
@@ -97,7 +92,7 @@ impl Model {
         best.map(|(_, _, message)| (message, stream))
     }
 
-    fn deliver(&mut self, t: usize, g: usize, m: usize, stream: usize) -> Result<(), Unwritten> {
+    fn deliver(&mut self, t: usize, g: usize, m: usize, stream: usize) -> Result<(), EndOfLog> {
         let topic = &self.topics[t];
         let content = topic.messages[m].content.clone();
         let deadline = content.metadata.envelope.deadline.as_ref().map(|deadline| deadline.at);
@@ -108,9 +103,8 @@ impl Model {
             };
             return self.dead_letter_message(t, g, m, DeadReason::DeadlineExceeded, error.as_str());
         }
-        // A token that no record contains is not used again.
+        self.record()?;
         let token = self.new_token();
-        self.record(SpaceClass::Churn)?;
         let stream = &mut self.streams[stream];
         let until = self.now.after(stream.lease);
         let topic = &mut self.topics[t];

@@ -5,71 +5,40 @@ use driftq_core::command::{
     ListGroups, ListTopics, Nack, Pause, Peek, Purge, Redrive, Release, Resume, Seek, SetPrefetch, Unsubscribe,
     Withdraw,
 };
-use driftq_core::pipeline::RefusedAppend;
 use driftq_core::types::{GroupOrigin, Now, Ticket};
 use driftq_core::{Command, Refusal, Reply};
 
 use super::expected::{Expected, ExpectedReply};
-use super::model::{Input, Model, Reclaim, Stop, Unwritten};
-use super::room::Room;
+use super::model::{EndOfLog, Input, Model, Stop};
 
 impl Model {
     /// Executes an input.
-    pub(super) fn run(&mut self, input: &Input) -> Result<(), Unwritten> {
+    pub(super) fn run(&mut self, input: &Input) -> Result<(), EndOfLog> {
         match input {
-            Input::Boot(now, limits) => {
-                self.limits = limits.clone();
-                self.boot(*now)
-            }
-            Input::Timeout(now, refused, reclaim) => {
-                self.room = Room::of(refused.clone());
+            Input::Boot(now) => self.boot(*now),
+            Input::Timeout(now) => {
                 self.advance(*now)?;
                 self.dispatch()?;
                 self.limit_winners()?;
-                self.limit_retained()?;
-                if *reclaim == Reclaim::Yes {
-                    self.has_more_to_reclaim = self.reclaim_retained()?;
-                }
-                Ok(())
+                self.limit_retained()
             }
             Input::Release(now, durable) => {
                 self.synced(*now, *durable);
                 Ok(())
             }
-            Input::Rebase(now, refused) => {
-                self.room = Room::of(refused.clone());
-                self.rebase(*now)
-            }
+            Input::Rebase(now) => self.rebase(*now),
             // Outputs of a replay are dropped, so any ticket will do.
-            Input::Command(now, command, refused) => {
-                self.command(*now, Default::default(), command, refused.clone()).map(drop)
-            }
+            Input::Command(now, command) => self.command(*now, Default::default(), command).map(drop),
         }
     }
 
     /// Executes a command. Returns whether it did more than refuse or query.
-    pub(super) fn command(
-        &mut self,
-        now: Now,
-        ticket: Ticket,
-        command: &Command,
-        refused: Vec<RefusedAppend>,
-    ) -> Result<bool, Unwritten> {
-        self.room = Room::of(refused);
+    pub(super) fn command(&mut self, now: Now, ticket: Ticket, command: &Command) -> Result<bool, EndOfLog> {
         self.advance(now)?;
-        let before = self.room.is_short().then(|| Box::new(self.clone()));
         let result = match self.execute(command) {
             Ok(reply) => Ok(reply),
             Err(Stop::Refused(refusal)) => Err(refusal),
-            Err(Stop::Unwritten(Unwritten::NoRoom(refusal))) => {
-                if let Some(before) = before {
-                    // A refusal for want of space has no effect, except that a token is not used again.
-                    let (room, next_token) = (std::mem::take(&mut self.room), self.next_token);
-                    *self = Self { room, next_token, ..*before };
-                }
-                Err(self.refusal_of(refusal))
-            }
-            Err(Stop::Unwritten(end)) => return Err(end),
+            Err(Stop::EndOfLog) => return Err(EndOfLog),
         };
         let is_query = matches!(
             command,
@@ -82,8 +51,6 @@ impl Model {
         let is_full = matches!(&result, Err(Refusal::Overloaded { full: Some(_), .. }));
         // A full partition may have groups deleted.
         let is_change = matches!(command, Command::Store(_)) || is_full || result.is_ok() && !is_query;
-        // The attempts of a call without space are counted, also those of a command that is refused.
-        let is_change = is_change || self.room.is_short();
         // A deletion, a seek or a redrive has ended leases.
         self.drop_ended_entries();
         self.outputs.push_back(Expected::Reply { ticket, result });

@@ -5,7 +5,7 @@ use driftq_core::reply::Overload;
 use driftq_core::types::{ConsumerId, GroupOrigin};
 use driftq_core::{Refusal, Reply};
 
-use super::model::{Model, Stop, Unwritten};
+use super::model::{Model, Stop};
 use super::stream::{Stream, held_by};
 
 impl Model {
@@ -66,11 +66,7 @@ impl Model {
                 (0..topic.messages.len()).filter(|m| held_by(&topic.groups[g].progress[*m], consumer)).collect();
             held.sort_by_key(|m| (topic.messages[*m].partition, *m));
             for m in held {
-                match self.requeue((t, g, m)) {
-                    // The remaining leases expire.
-                    Err(Unwritten::NoRoom(_)) => break,
-                    written => written?,
-                }
+                self.requeue((t, g, m))?;
             }
         }
         let stream = self.streams.remove(at);

@@ -18,8 +18,6 @@ pub(crate) enum Stream {
     Bounds,
     Repeats,
     Files,
-    Settings,
-    IoSchedule,
 }
 
 /// A stream of random numbers, determined by a seed.
