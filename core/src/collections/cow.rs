@@ -10,12 +10,10 @@ use std::sync::Arc;
 use std::{fmt, mem};
 
 mod chunk;
-mod key;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use chunk::{CHUNK, Chunk};
-pub(crate) use key::Key;
 
 use super::shared::unshared;
 
@@ -143,10 +141,10 @@ impl<K, V> CowMap<K, V> {
     }
 }
 
-impl<K: Key, V> CowMap<K, V> {
+impl<K: Ord, V> CowMap<K, V> {
     /// The value at `key`.
     #[must_use]
-    pub(crate) fn get<Q: Key + ?Sized>(&self, key: &Q) -> Option<&V>
+    pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
@@ -157,7 +155,7 @@ impl<K: Key, V> CowMap<K, V> {
 
     /// Whether there is an entry with `key`.
     #[must_use]
-    pub(crate) fn contains_key<Q: Key + ?Sized>(&self, key: &Q) -> bool
+    pub(crate) fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
     {
@@ -201,7 +199,7 @@ impl<K: Key, V> CowMap<K, V> {
     }
 
     /// The only slot whose chunk can contain `key`; `None` if `key` is below the first slot's bound.
-    fn slot_of<Q: Key + ?Sized>(&self, key: &Q) -> Option<usize>
+    fn slot_of<Q: Ord + ?Sized>(&self, key: &Q) -> Option<usize>
     where
         K: Borrow<Q>,
     {
@@ -209,15 +207,11 @@ impl<K: Key, V> CowMap<K, V> {
         if self.slots[last].first.borrow() <= key {
             return Some(last);
         }
-        // Queues search near their front, too.
-        if last > 0 && key < self.slots[1].first.borrow() {
-            return (self.slots[0].first.borrow() <= key).then_some(0);
-        }
         self.slots.partition_point(|slot| slot.first.borrow() <= key).checked_sub(1)
     }
 
     /// The chunk of [`slot_of`](Self::slot_of).
-    fn chunk_of<Q: Key + ?Sized>(&self, key: &Q) -> Option<&Chunk<K, V>>
+    fn chunk_of<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&Chunk<K, V>>
     where
         K: Borrow<Q>,
     {
@@ -227,7 +221,7 @@ impl<K: Key, V> CowMap<K, V> {
         }
     }
 
-    fn locate<Q: Key + ?Sized>(&self, key: &Q) -> Option<(usize, usize)>
+    fn locate<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(usize, usize)>
     where
         K: Borrow<Q>,
     {
@@ -237,9 +231,9 @@ impl<K: Key, V> CowMap<K, V> {
     }
 }
 
-impl<K: Key + Clone, V: Clone> CowMap<K, V> {
+impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
     /// Mutable access to the value at `key`. Copies nothing if there is none.
-    pub(crate) fn get_mut<Q: Key + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
     {
@@ -274,7 +268,7 @@ impl<K: Key + Clone, V: Clone> CowMap<K, V> {
     }
 
     /// Removes the entry at `key` and returns its value.
-    pub(crate) fn remove<Q: Key + ?Sized>(&mut self, key: &Q) -> Option<V>
+    pub(crate) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::cow::{CowMap, Key};
+use super::cow::CowMap;
 use crate::types::Timestamp;
 
 #[cfg(test)]
@@ -55,7 +55,7 @@ impl<K, V> ExpiringMap<K, V> {
     }
 }
 
-impl<K: Clone + Key, V: Clone + Expires> ExpiringMap<K, V> {
+impl<K: Clone + Ord, V: Clone + Expires> ExpiringMap<K, V> {
     /// The value of `key`, unless it has expired at `now`.
     #[must_use]
     pub(crate) fn get(&self, key: &K, now: Timestamp) -> Option<&V> {

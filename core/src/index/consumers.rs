@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::credit::Credit;
 use super::unanswered::Unanswered;
-use crate::collections::cow::{self, CowMap};
+use crate::collections::cow::CowMap;
 use crate::command::OnDisconnect;
 use crate::types::{ConsumerId, GroupId, Millis, OwnerName, PartitionId, Position, TopicId};
 
@@ -106,7 +106,7 @@ impl ConsumerTurns {
 /// The first key at or after `from`; if there is none, the first of all.
 ///
 /// Checks both ends before it searches a range, which costs more; usually there is one key or `from` is past the last.
-pub(super) fn next_turn<T: cow::Key + Copy>(keys: &CowMap<T, ()>, from: T) -> Option<T> {
+pub(super) fn next_turn<T: Ord + Copy>(keys: &CowMap<T, ()>, from: T) -> Option<T> {
     let (first, ()) = keys.first()?;
     let (last, ()) = keys.last()?;
     if *first >= from || *last < from {

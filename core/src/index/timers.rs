@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::collections::cow::{self, CowMap};
+use crate::collections::cow::CowMap;
 use crate::types::{
     EffectNamespace, GroupId, MessageRef, PartitionId, Position, ProduceScope, Timestamp, TopicId, WallClock,
 };
@@ -50,8 +50,6 @@ struct Key {
     /// Group, partition and position; 0 where the kind has none.
     low: u128,
 }
-
-impl cow::Key for Key {}
 
 impl Key {
     fn new(at: Timestamp, timer: Timer) -> Self {

@@ -152,13 +152,7 @@ fn builder(http: &HttpSettings) -> auto::Builder<LocalExecutor> {
     let mut builder = auto::Builder::new(LocalExecutor);
     // Responses are short: copying a body behind its head was measured cheaper than a vectored write
     // (`docs/performance.md`).
-    // What a client may close before the response, and when hyper reads: `socket`.
-    builder
-        .http1()
-        .header_read_timeout(http.head_timeout)
-        .max_buf_size(http.head_bytes_max)
-        .writev(false)
-        .half_close(true);
+    builder.http1().header_read_timeout(http.head_timeout).max_buf_size(http.head_bytes_max).writev(false);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -210,6 +204,11 @@ async fn serve(socket: TcpStream, service: Rc<Service>, mut builder: auto::Build
         let hyper_context = &mut Context::from_waker(&waker);
         if let Poll::Ready(ended) = connection.as_mut().poll(hyper_context) {
             return Poll::Ready(ended);
+        }
+        if handle.is_peer_closed() && !handle.is_response_pending() {
+            // The socket hid the end of input, and the response has turned out to be a stream: hyper reads again and
+            // sees the end.
+            return connection.as_mut().poll(hyper_context);
         }
         if write_timeout.poll(context).is_ready() {
             return Poll::Ready(Err("the client does not read".into()));

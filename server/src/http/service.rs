@@ -253,7 +253,6 @@ async fn dispatch(
     let (body, names) = (request.body(api, incoming).await?, &*request.names);
     match &route {
         Route::Consume => {
-            request.connection.watch_peer();
             let stream = consume::consume(api, parse(&body, &query)?).await;
             stream.inspect(|_| request.connection.set_response_pending(false))
         }
@@ -271,10 +270,7 @@ async fn dispatch(
         Route::Seek => groups::seek(api, parse(&body, &query)?).await,
         Route::Pause => groups::pause(api, parse(&body, &query)?).await,
         Route::Resume => groups::resume(api, parse(&body, &query)?).await,
-        Route::Redrive => {
-            request.connection.watch_peer();
-            dlq::redrive(api, parse(&body, &query)?, &request.connection).await
-        }
+        Route::Redrive => dlq::redrive(api, parse(&body, &query)?, &request.connection).await,
         other => unreachable!("handled by the caller: {other:?}"),
     }
 }

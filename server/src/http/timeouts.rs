@@ -28,8 +28,6 @@ struct ConnectionState {
     expired: AtomicBool,
     /// A request has arrived, and its response is not complete.
     response_pending: AtomicBool,
-    /// The socket is watched for the end of input although hyper does not read.
-    watched: AtomicBool,
     /// The peer has closed its side.
     peer_closed: AtomicBool,
     /// Requests whose responses are not complete; HTTP/2 only.
@@ -72,7 +70,6 @@ impl HeadTimeout {
             deadline_ms: AtomicU64::new(deadline_ms),
             expired: AtomicBool::new(false),
             response_pending: AtomicBool::new(false),
-            watched: AtomicBool::new(false),
             peer_closed: AtomicBool::new(false),
             open_requests: AtomicUsize::new(0),
             waker: GatedWaker::new(task),
@@ -161,17 +158,6 @@ impl ConnectionHandle {
         self.0.response_pending.store(pending, Ordering::Relaxed);
     }
 
-    /// From now on until the response is complete, [`ConnectionHandle::is_peer_closed`] is up to date. Hyper reads
-    /// HTTP/2 connections all the time.
-    pub(super) fn watch_peer(&self) {
-        self.0.watched.store(self.is_response_pending(), Ordering::Relaxed);
-    }
-
-    /// Whether the socket is watched for the end of input.
-    pub(super) fn is_watched(&self) -> bool {
-        self.0.watched.load(Ordering::Relaxed)
-    }
-
     /// Whether a response is pending.
     pub(super) fn is_response_pending(&self) -> bool {
         self.0.response_pending.load(Ordering::Relaxed)
@@ -217,7 +203,6 @@ impl Timer for ConnectionHandle {
     /// Called when hyper begins to wait for a head, so the response before is complete.
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
         self.set_response_pending(false);
-        self.0.watched.store(false, Ordering::Relaxed);
         let deadline_ms = deadline.saturating_duration_since(self.0.opened_at).as_millis();
         let deadline_ms = u64::try_from(deadline_ms).unwrap_or(NO_DEADLINE - 1);
         Box::pin(HeadDeadline { state: Arc::clone(&self.0), deadline_ms })

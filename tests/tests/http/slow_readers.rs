@@ -8,7 +8,6 @@ use driftq_tests::http::slow_reader_socket;
 use serde_json::Value;
 
 use crate::harness::{RawConnection, Server, TIMEOUT, wait_until};
-use crate::hostile::gauge;
 
 const LARGE: usize = 64 << 10;
 
@@ -177,25 +176,6 @@ fn messages_of_reset_stream_are_redelivered_at_once_if_requested() {
         assert_eq!((&item["attempts"], &item["failures"]), (&2.into(), &0.into()));
     }
     assert!(began.elapsed() < Duration::from_secs(5), "after {:?}", began.elapsed());
-}
-
-#[test]
-fn stream_ends_when_its_client_closes_its_side() {
-    let server = Server::with(&["--no-wal"]);
-    server.create("idle", 1);
-    server.create("t", 1);
-    fill(&server, "t", 400);
-    let streams = || gauge(&server, "driftq_consumer_streams");
-    // One that waits for messages, one that waits for its client to read.
-    let mut idle = server.connect_raw();
-    assert_eq!(idle.consume("topic=idle&group=g&owner=w").status, 200);
-    let mut unread = stalled(&server, "topic=t&group=g&owner=w&prefetch=400&lease_ms=60000");
-    assert_eq!(streams(), 2);
-    std::thread::sleep(Duration::from_millis(200));
-    for (connection, left) in [(&mut idle, 1), (&mut unread, 0)] {
-        connection.socket().shutdown(std::net::Shutdown::Write).expect("closed");
-        wait_until("the stream has ended", || streams() == left);
-    }
 }
 
 #[test]

@@ -5,8 +5,6 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::key::Key;
-
 /// The most entries of a chunk, and so the most that one write after a clone copies.
 pub(crate) const CHUNK: usize = 128;
 
@@ -66,21 +64,15 @@ impl<K, V> Chunk<K, V> {
     }
 
     /// The index of `key`, or the index at which to insert it.
-    pub(super) fn search<Q: Key + ?Sized>(&self, key: &Q) -> Result<usize, usize>
+    pub(super) fn search<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
     where
         K: Borrow<Q>,
     {
-        let Some((first, _)) = self.entries.front() else { return Err(0) };
-        let expected = key.index_from(first.borrow());
-        if let Some((other, _)) = self.entries.get(expected)
-            && other.borrow() == key
-        {
-            return Ok(expected);
-        }
         // Queues search near their ends.
-        match self.entries.back() {
-            Some((last, _)) if last.borrow() == key => return Ok(self.entries.len() - 1),
-            Some((last, _)) if last.borrow() < key => return Err(self.entries.len()),
+        match (self.entries.front(), self.entries.back()) {
+            (Some((first, _)), _) if first.borrow() == key => return Ok(0),
+            (_, Some((last, _))) if last.borrow() == key => return Ok(self.entries.len() - 1),
+            (_, Some((last, _))) if last.borrow() < key => return Err(self.entries.len()),
             _ => {}
         }
         let at = self.partition_point(|other, _| other.borrow() < key);

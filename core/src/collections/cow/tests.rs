@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-impl<K: Key, V> CowMap<K, V> {
+impl<K: Ord, V> CowMap<K, V> {
     /// Panics unless the structural invariants hold.
     pub(crate) fn check(&self) {
         if self.is_empty() {
