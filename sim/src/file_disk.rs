@@ -18,7 +18,7 @@ use driftq_core::pipeline::inspect_with;
 use driftq_core::state::State;
 use driftq_files::{DataFolder, FileStorage, FolderError};
 
-use crate::actions::Loss;
+use crate::actions::{Damage, Loss};
 use crate::disk::Disk;
 use crate::sim_storage::SimStorage;
 
@@ -184,6 +184,22 @@ impl SimStorage for FileDisk {
         self.note_failure("applying the loss", applied);
         let reopened = self.reopen();
         self.note_failure("reopening the directory", reopened);
+    }
+
+    fn damage(&mut self, damage: Damage) -> bool {
+        // A real file is readable.
+        if matches!(damage, Damage::Unreadable { .. }) || self.model.damage(damage).is_none() {
+            return false;
+        }
+        let applied = self.apply_loss();
+        self.note_failure("damaging the files", applied);
+        true
+    }
+
+    fn heal(&mut self) {
+        self.model.heal();
+        let applied = self.apply_loss();
+        self.note_failure("restoring the files", applied);
     }
 
     fn inspect_recovery(&self, faults: &impl Faults) -> Result<(State, Recovered), RecoveryError> {

@@ -45,6 +45,7 @@ pub mod oracle;
 pub mod panic_capture;
 pub mod parallel;
 pub mod progress;
+pub mod reconfiguration;
 pub mod regression;
 pub mod report;
 pub mod run;

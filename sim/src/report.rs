@@ -21,8 +21,7 @@ pub fn figures(summary: &Summary, jobs: NonZeroUsize) -> String {
     let simulated = Duration::from_millis(counters.simulated_ms);
     let speedup = simulated.as_secs_f64() / seconds;
     let outputs = counters.replies + counters.deliveries;
-    // Closed streams are predicted too, but not counted as outputs.
-    let share = 100.0 * (counters.predicted.min(outputs)) as f64 / outputs.max(1) as f64;
+    let share = 100.0 * counters.predicted as f64 / (outputs + counters.closed).max(1) as f64;
     let mut lines = String::new();
     let mut row = |name: &str, value: String| {
         let _ = writeln!(lines, "{name:<18} {value}");

@@ -136,6 +136,20 @@ impl Setup {
         }
     }
 
+    /// Refuses limits that no broker has.
+    ///
+    /// # Errors
+    /// What is required.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let Self { lease_ms, lease_min_ms, lease_max_ms, slice_bytes, .. } = self;
+        match *lease_ms > 0 && *lease_min_ms > 0 && lease_max_ms >= lease_min_ms && *slice_bytes > 0 {
+            true => Ok(()),
+            false => {
+                Err("lease_ms, lease_min_ms and slice_bytes are at least 1, and lease_max_ms at least lease_min_ms")
+            }
+        }
+    }
+
     /// The pipeline's configuration.
     #[must_use]
     pub fn pipeline(&self) -> PipelineConfig {

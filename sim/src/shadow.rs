@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use driftq_core::codec::record as codec;
 use driftq_core::faults::Faults;
-use driftq_core::log::frame::{self, RECORD_KIND_MAX};
+use driftq_core::log::frame::{self, FOOTER, RECORD_KIND_MAX, SYNCED_MARK};
 use driftq_core::log::{CrcSeed, FileId, HEADER_BYTES, LogId};
 use driftq_core::record::{Event, Record};
 use driftq_core::state::State;
@@ -24,8 +24,24 @@ pub struct WrittenFrame {
     pub file: FileId,
     /// Its bytes in the file.
     pub range: Range<usize>,
-    /// The synced LSN it records.
-    pub synced: Lsn,
+    /// The synced LSN that it must record at least: what had been reported to the broker when it was encoded. Damage at
+    /// or below it can be detected.
+    pub proves: Lsn,
+    /// Whether it is a mark or a footer, after which an idle log needs no other.
+    pub is_mark: bool,
+}
+
+/// A frame that does not record as synced what it must.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Misrecorded {
+    /// Its LSN.
+    pub lsn: Lsn,
+    /// What it records.
+    pub recorded: Lsn,
+    /// What had been reported when it was encoded.
+    pub reported: Lsn,
+    /// What the disk had synced when it was written.
+    pub durable: Lsn,
 }
 
 /// What was written, and how much of it is durable.
@@ -44,6 +60,14 @@ pub struct Shadow<F> {
     tail: VecDeque<(WrittenFrame, Option<Record>)>,
     /// All frames that are part of the log.
     frames: Vec<WrittenFrame>,
+    /// What frames behind the last written one must record as synced.
+    floor: Lsn,
+    /// Reports of later syncs: the last LSN encoded before, and the LSN that was synced.
+    reports: VecDeque<(Lsn, Lsn)>,
+    /// The log is being closed: nothing is encoded behind its footer.
+    closing: bool,
+    /// The first frame that records something else, since the last call.
+    misrecorded: Option<Misrecorded>,
 }
 
 impl<F: Faults> Shadow<F> {
@@ -59,14 +83,23 @@ impl<F: Faults> Shadow<F> {
             last_token: None,
             tail: VecDeque::new(),
             frames: Vec::new(),
+            floor: Lsn(0),
+            reports: VecDeque::new(),
+            closing: false,
+            misrecorded: None,
         }
     }
 
-    /// Adds `bytes` written to a segment and returns the records in them.
-    pub fn appended(&mut self, file: FileId, position: u64, bytes: &[u8]) -> impl Iterator<Item = &Record> {
+    /// Adds `bytes` written to a segment and returns the frames in them, with their records.
+    pub fn appended(
+        &mut self,
+        file: FileId,
+        position: u64,
+        bytes: &[u8],
+    ) -> impl Iterator<Item = (&WrittenFrame, Option<&Record>)> {
         let tail_len = self.tail.len();
         self.push_frames(file, position, bytes);
-        self.tail.iter().skip(tail_len).filter_map(|(_, record)| record.as_ref())
+        self.tail.iter().skip(tail_len).map(|(frame, record)| (frame, record.as_ref()))
     }
 
     fn push_frames(&mut self, file: FileId, position: u64, bytes: &[u8]) {
@@ -80,7 +113,10 @@ impl<F: Faults> Shadow<F> {
         let seed = CrcSeed::new(self.log_id, file);
         while let Ok(frame) = frame::decode(rest, seed) {
             let range = at..at + frame.size();
-            let written = WrittenFrame { lsn: frame.head.lsn, file, range, synced: frame.head.synced };
+            let (lsn, recorded, kind) = (frame.head.lsn, frame.head.synced, frame.head.kind);
+            self.check_recorded(lsn, recorded);
+            let is_mark = kind == SYNCED_MARK || kind == FOOTER;
+            let written = WrittenFrame { lsn, file, range, proves: self.floor, is_mark };
             at += frame.size();
             rest = &rest[frame.size()..];
             let record = (frame.head.kind <= RECORD_KIND_MAX)
@@ -93,6 +129,60 @@ impl<F: Faults> Shadow<F> {
             self.frames.push(written.clone());
             self.tail.push_back((written, record));
         }
+    }
+
+    /// A frame records what was reported when it was encoded, and no more than is synced when it is written.
+    fn check_recorded(&mut self, lsn: Lsn, recorded: Lsn) {
+        while let Some((encoded, synced)) = self.reports.front()
+            && *encoded < lsn
+        {
+            self.floor = *synced;
+            self.reports.pop_front();
+        }
+        let (reported, durable) = (self.floor, self.durable);
+        if !(reported..=durable).contains(&recorded) && self.misrecorded.is_none() {
+            self.misrecorded = Some(Misrecorded { lsn, recorded, reported, durable });
+        }
+    }
+
+    /// The broker was told that everything written is synced; `encoded` is its last record at that time.
+    pub fn report_synced(&mut self, encoded: Lsn) {
+        if self.closing {
+            return;
+        }
+        if encoded <= self.durable {
+            self.floor = self.durable;
+            self.reports.clear();
+        } else {
+            self.reports.push_back((encoded, self.durable));
+        }
+    }
+
+    /// The broker has encoded its last footer.
+    pub fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// The first frame since the last call that does not record as synced what it must.
+    pub fn take_misrecorded(&mut self) -> Option<Misrecorded> {
+        self.misrecorded.take()
+    }
+
+    /// Whether the last written frame is a mark or a footer, or there is none.
+    pub fn ends_in_mark(&self) -> bool {
+        self.frames.last().is_none_or(|last| last.is_mark)
+    }
+
+    /// Where the last frame of a segment ends, and whether it is a mark or a footer.
+    pub fn end_of(&self, file: FileId) -> Option<(usize, bool)> {
+        let last = self.frames.iter().rev().find(|written| written.file == file)?;
+        Some((last.range.end, last.is_mark))
+    }
+
+    /// Whether a part of a segment holds frames of a log that ends at `last`.
+    pub fn holds_frames(&self, file: FileId, range: &Range<usize>, last: Lsn) -> bool {
+        let hits = |written: &WrittenFrame| written.range.start < range.end && range.start < written.range.end;
+        self.frames.iter().any(|written| written.file == file && written.lsn <= last && hits(written))
     }
 
     /// After a sync: applies the records that have become durable.
@@ -112,6 +202,10 @@ impl<F: Faults> Shadow<F> {
         self.tail.clear();
         let kept = self.frames.partition_point(|written| written.lsn <= last);
         self.frames.truncate(kept);
+        // Recovery has synced what it found.
+        self.floor = last;
+        self.reports.clear();
+        self.closing = false;
     }
 
     fn apply_next(&mut self) {
@@ -166,10 +260,26 @@ impl<F: Faults> Shadow<F> {
 
     /// Writes the durable state and the non-durable records for [a fingerprint](crate::world::Fingerprint).
     pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        let Self { log_id: _, faults: _, state, durable, last_record, records: _, last_token, tail, frames: _ } = self;
-        write!(out, "{} {durable:?} {last_record:?} {last_token:?} ", state.digest())?;
-        for (WrittenFrame { lsn, file, range, synced }, record) in tail {
-            write!(out, "{lsn:?} {file:?} {} {synced:?} {record:?} ", range.len())?;
+        let Self {
+            log_id: _,
+            faults: _,
+            state,
+            durable,
+            last_record,
+            records: _,
+            last_token,
+            tail,
+            frames: _,
+            floor,
+            reports,
+            closing,
+            misrecorded,
+        } = self;
+        let ends_in_mark = self.ends_in_mark();
+        write!(out, "{} {durable:?} {last_record:?} {last_token:?} {ends_in_mark} ", state.digest())?;
+        write!(out, "{floor:?} {reports:?} {closing} {misrecorded:?} ")?;
+        for (WrittenFrame { lsn, file, range, proves, is_mark }, record) in tail {
+            write!(out, "{lsn:?} {file:?} {} {proves:?} {is_mark} {record:?} ", range.len())?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use driftq_core::log::{Recovered, RecoveryError, Storage};
 use driftq_core::pipeline::inspect_with;
 use driftq_core::state::State;
 
-use crate::actions::Loss;
+use crate::actions::{Damage, Loss};
 use crate::disk::Disk;
 
 /// A storage that can crash, with the simulated disk as the model of what a crash keeps.
@@ -18,6 +18,12 @@ pub trait SimStorage: Storage {
 
     /// The process or the machine crashes; what is left can be opened again.
     fn crash(&mut self, loss: Loss);
+
+    /// The medium is damaged while nothing uses it. Returns whether anything changed.
+    fn damage(&mut self, damage: Damage) -> bool;
+
+    /// All damage is undone.
+    fn heal(&mut self);
 
     /// What recovery would find. Changes nothing.
     ///
@@ -37,6 +43,14 @@ impl SimStorage for Disk {
 
     fn crash(&mut self, loss: Loss) {
         Disk::crash(self, loss);
+    }
+
+    fn damage(&mut self, damage: Damage) -> bool {
+        Disk::damage(self, damage).is_some()
+    }
+
+    fn heal(&mut self) {
+        Disk::heal(self);
     }
 
     fn inspect_recovery(&self, faults: &impl Faults) -> Result<(State, Recovered), RecoveryError> {

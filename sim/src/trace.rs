@@ -211,11 +211,7 @@ impl Trace {
 impl TraceHeader {
     /// Refuses limits under which no broker can start: a run with them would not test the broker.
     fn check_setup(&self) -> Result<(), TraceError> {
-        let Setup { lease_ms, lease_min_ms, lease_max_ms, slice_bytes, .. } = self.setup;
-        if lease_ms == 0 || lease_min_ms == 0 || lease_max_ms < lease_min_ms || slice_bytes == 0 {
-            let rule = "lease_ms, lease_min_ms and slice_bytes are at least 1, and lease_max_ms at least lease_min_ms";
-            return Err(TraceError::Setup(rule.to_owned()));
-        }
+        self.setup.check().map_err(|rule| TraceError::Setup(rule.to_owned()))?;
         let started =
             crate::panic_capture::catch(|| World::new(&self.setup, NoFaults, Checks { oracle: false }).map(drop));
         match started {

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 
 use driftq_core::faults::Fault;
+use driftq_sim::coverage::Point;
 use driftq_sim::exhaust::{Plan, Size, Summary, exhaust};
 use driftq_sim::run::RunOptions;
 
@@ -26,7 +27,7 @@ fn default_world_has_a_known_number_of_states() {
 
 #[test]
 fn one_message_and_one_worker_have_a_known_number_of_states() {
-    let size = Size { messages: 1, consumers: 1, crashes: 1 };
+    let size = Size { messages: 1, consumers: 1, crashes: 1, batches: false };
     let summary = search(size, 7, 1, None);
     assert!(summary.failure.is_none(), "{:?}", summary.failure);
     assert_eq!(counts(&summary), (1_935, 7_558, 5_432, 203));
@@ -34,7 +35,7 @@ fn one_message_and_one_worker_have_a_known_number_of_states() {
 
 #[test]
 fn world_without_clients_is_explored_completely() {
-    let size = Size { messages: 0, consumers: 0, crashes: 1 };
+    let size = Size { messages: 0, consumers: 0, crashes: 1, batches: false };
     let summary = search(size, 50, 1, None);
     assert!(summary.failure.is_none() && summary.is_complete);
     assert_eq!((counts(&summary), summary.depth()), ((8, 7, 1, 1), 7));
@@ -44,6 +45,18 @@ fn world_without_clients_is_explored_completely() {
 fn thread_count_does_not_change_the_counts() {
     let (one, three) = (search(Size::default(), 3, 1, None), search(Size::default(), 3, 3, None));
     assert_eq!((&one.levels, one.drained), (&three.levels, three.drained));
+}
+
+#[test]
+fn batches_reach_an_extension_and_a_second_failure() {
+    let size = Size { messages: 1, consumers: 1, crashes: 0, batches: true };
+    let summary = search(size, 11, 2, None);
+    assert!(summary.failure.is_none(), "{:?}", summary.failure);
+    for point in [Point::Extended, Point::Expired, Point::Retried, Point::BackedOff, Point::DeadByAttempts] {
+        assert!(summary.coverage.count(point) > 0, "{point:?}");
+    }
+    let summary = search(size, 11, 2, Some(Fault::ExhaustedRetried));
+    assert!(summary.failure.is_some(), "{:?}", summary.levels);
 }
 
 /// Bugs and the depth at which they are found. `run` needs up to 30, 22 and 23 seeds for the first three.

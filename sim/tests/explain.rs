@@ -120,7 +120,7 @@ fn long_run_is_explained_from_few_points_for_any_thread_count() {
     let fault = Some(Fault::SnapshotMissesInFlight);
     let runs = (0..).map(|seed| run_seed(seed, RunOptions { fault, ..RunOptions::default() }));
     // The bound of the slice below is for a run of this length.
-    let is_long = |length| (101..=500).contains(&length);
+    let is_long = |length| (151..=500).contains(&length);
     let run =
         runs.into_iter().find(|run| run.violation.is_some() && is_long(run.actions.len())).expect("a failing run");
     let trace = Trace::of(&run, None, fault);

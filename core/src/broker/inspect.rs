@@ -4,9 +4,10 @@ use super::Broker;
 use crate::command::Complete;
 use crate::decide;
 use crate::faults::Faults;
+use crate::index::Due;
 use crate::reply::{Blocked, GroupInfo, PartitionInfo, Peeked, ProgressInfo, Refusal, Reply, RouterUse, TopicInfo};
 use crate::state::{Group, Partition, Progress, Topic};
-use crate::types::{Offset, PartitionId, Phase, Position, TopicName};
+use crate::types::{Offset, PartitionId, Phase, Position, TopicId, TopicName};
 
 /// The most unacked positions that `blocked` examines. Its result is informational.
 const EXAMINED_MAX: usize = 64;
@@ -68,7 +69,30 @@ impl<F: Faults> Broker<F> {
             next_offset: partition.last_offset().map_or(Offset(0), Offset::next),
             messages: partition.backlog().messages,
             bytes: partition.backlog().bytes,
-            delayed: self.index.delayed_len(topic.id(), id),
+            delayed: self.delayed_len(topic.id(), id),
+        }
+    }
+
+    /// The number of delayed messages of a partition.
+    fn delayed_len(&self, topic: TopicId, partition: PartitionId) -> u64 {
+        if self.stalled_until.is_none() {
+            return self.index.delayed_len(topic, partition);
+        }
+        self.index.delays(topic, partition).filter(|(_, until)| !self.has_passed(*until)).count() as u64
+    }
+
+    /// Whether a message waits for the end of its delay. While the log has no space, timers of delays that are over
+    /// wait.
+    fn is_delayed(&self, topic: TopicId, partition: PartitionId, position: Position) -> bool {
+        self.index.is_delayed(topic, partition, position)
+            && (self.stalled_until.is_none()
+                || self.index.delays(topic, partition).any(|(at, until)| at == position && !self.has_passed(until)))
+    }
+
+    fn has_passed(&self, time: Due) -> bool {
+        match time {
+            Due::Broker(at) => at <= self.now,
+            Due::Wall(at) => at <= self.wall(),
         }
     }
 
@@ -113,7 +137,7 @@ impl<F: Faults> Broker<F> {
             std::iter::successors(unacked(Position(0)), |position| unacked(position.next())).take(EXAMINED_MAX);
         let mut due = unacked.filter(|position| {
             match progress.delivery(*position).map(|delivery| delivery.phase) {
-                None => !self.index.is_delayed(topic.id(), id, *position),
+                None => !self.is_delayed(topic.id(), id, *position),
                 Some(Phase::Leased { .. }) => false,
                 // Its delay has passed once, also if wall time was set back since.
                 Some(Phase::Queued { not_before }) => not_before <= self.now,

@@ -365,7 +365,11 @@ impl<F: Faults> Broker<F> {
     }
 
     fn commit_record(&mut self, record: &Record, class: SpaceClass, log: &mut impl LogSink) -> Result<(), LogRefusal> {
-        let lsn = log.append(record, class).inspect_err(|_| self.counters.refused += 1)?;
+        let class = self.faults.space_class(&record.event, class);
+        let lsn = log.append(record, class).inspect_err(|_| {
+            self.counters.refused += 1;
+            self.faults.refused(&mut self.index, &record.event);
+        })?;
         assert!(lsn > self.appended, "LSNs increase");
         self.counters.count(&record.event);
         counters::count_dead_letter(&mut self.dead_letters, &self.state, &record.event);
@@ -408,7 +412,7 @@ impl<F: Faults> Broker<F> {
 
     /// Pauses timers and dispatch: the log has no space.
     fn stall(&mut self) {
-        self.stalled_until = Some(self.now.after(STALL));
+        self.stalled_until = Some(self.now.after(self.faults.pause_after_refusal(STALL)));
     }
 
     fn next_token(&mut self) -> LeaseToken {

@@ -177,5 +177,28 @@ faults! {
     SnapshotNotDueBySegments "snapshot-not-due-by-segments": "However many segments there are, no snapshot is due.",
     SegmentsKeptAtRest "segments-kept-at-rest": "A log at rest keeps its closed segments.",
     FullLogNeverReopens "full-log-never-reopens": "A log that was full once never creates another segment.",
+    MarkRecordsNothing "mark-records-nothing": "The mark of an idle log records nothing as synced.",
+    IdleLogNotMarked "idle-log-not-marked": "An idle log writes no mark.",
+    DamagedSnapshotKept "damaged-snapshot-kept": "A damaged snapshot counts as one of the two that are kept.",
+    DamagedSnapshotRefused "damaged-snapshot-refused": "A damaged snapshot stops the start, though an older one is \
+        whole.",
+    OlderSnapshotDropped "older-snapshot-dropped": "A start keeps the newest snapshot only.",
+    SegmentsDroppedToNewest "segments-dropped-to-newest": "A start removes the segments that only the older snapshot \
+        needs.",
+    RenameNotDurable "rename-not-durable": "A snapshot counts before its final name is durable.",
+    SegmentCreatedUnsynced "segment-created-unsynced": "A segment is used before its creation is durable.",
+    HeaderBeforeOldSynced "header-before-old-synced": "A segment is begun before the one before it is synced.",
+    FramesBeforeHeaderSynced "frames-before-header-synced": "Frames are written to a segment before its header is \
+        synced.",
     TornTailTakenForRot "torn-tail-taken-for-rot": "A torn tail is refused like damage.",
+    AckNeedsGrowthSpace "ack-needs-growth-space": "An ack may not use the reserve of a full log.",
+    ProduceUsesReserve "produce-uses-reserve": "A produce may use the reserve of a full log.",
+    DeliveryUsesReserve "delivery-uses-reserve": "A delivery may use all of the reserve of a full log.",
+    ReserveDoubled "reserve-doubled": "Twice the configured reserve is kept in a full log.",
+    ReserveIgnored "reserve-ignored": "A full log has no reserve.",
+    RefusedExpiryForgotten "refused-expiry-forgotten": "A lease whose expiry a full log refused never expires.",
+    RefusedDeliveryTakesCredit "refused-delivery-takes-credit": "A delivery that a full log refused takes credit of \
+        its stream.",
+    PauseTooLong "pause-too-long": "Timers and dispatch pause for a minute after a full log refused a record.",
+    LoweredLimitPurges "lowered-limit-purges": "A topic with more messages than a lowered limit allows is purged.",
 }

@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::seams::Seams;
 use super::storage::TamperedStorage;
-use super::{Fault, records};
+use super::{Fault, files, records};
+use crate::broker::SpaceClass;
 use crate::collections::shared::unshared;
 use crate::command::{
-    Ack, Begin, Claim, Command, CreateGroup, ExpireLease, Finish, Forget, Produce, Release, StoreCommand, Subscribe,
-    TokenClaim,
+    Ack, Begin, Claim, Command, CreateGroup, ExpireLease, Finish, Forget, Produce, Purge, Release, StoreCommand,
+    Subscribe, TokenClaim,
 };
 use crate::index::{Credit, Index, NextDispatch, Timer};
-use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
+use crate::log::{IoOp, Recovered, SegmentHeader, Storage, StorageFault};
+use crate::pipeline::PipelineConfig;
 use crate::record::{Event, Record};
 use crate::reply::Output;
 use crate::state::{Contradiction, EffectTable, Group, Load, Partition, State, Topic, View};
@@ -315,6 +317,45 @@ impl Seams for Planted {
         kept.unwrap_or(fresh)
     }
 
+    fn space_class(&self, event: &Event, class: SpaceClass) -> SpaceClass {
+        match (self.0, event) {
+            (Fault::AckNeedsGrowthSpace, Event::Acked { .. } | Event::CumulativelyAcked { .. }) => SpaceClass::Growth,
+            (Fault::ProduceUsesReserve, Event::Produced { .. })
+            | (Fault::DeliveryUsesReserve, Event::Delivered { .. }) => SpaceClass::Drain,
+            _ => class,
+        }
+    }
+
+    fn refused(&self, index: &mut Index, event: &Event) {
+        match (self.0, event) {
+            (Fault::RefusedExpiryForgotten, Event::Expired { message_ref, .. }) => {
+                index.cancel_lease_timer(message_ref);
+            }
+            (Fault::RefusedDeliveryTakesCredit, Event::Delivered { message_ref, .. }) => {
+                let consumer = index.members(message_ref.topic, message_ref.group).next();
+                let Some(consumer) = consumer else { return };
+                if let Some(connected) = index.consumers.get_mut(&consumer) {
+                    connected.in_flight += connected.credit.prefetch().max(1);
+                }
+                index.refresh_credit(consumer);
+            }
+            _ => {}
+        }
+    }
+
+    fn pause_after_refusal(&self, pause: Millis) -> Millis {
+        if self.0 == Fault::PauseTooLong { Millis(60_000) } else { pause }
+    }
+
+    fn config(&self, config: PipelineConfig) -> PipelineConfig {
+        let reserve_bytes = match self.0 {
+            Fault::ReserveDoubled => config.reserve_bytes * 2,
+            Fault::ReserveIgnored => 0,
+            _ => config.reserve_bytes,
+        };
+        PipelineConfig { limits: self.limits(config.limits), reserve_bytes, ..config }
+    }
+
     fn snapshot(&self, state: &State) -> View {
         let mut state = state.clone();
         if self.0 == Fault::SnapshotMissesWinners {
@@ -335,6 +376,22 @@ impl Seams for Planted {
             }
         }
         state.view()
+    }
+
+    fn recovered(&self, recovered: Recovered) -> Recovered {
+        files::recovered(self.0, recovered)
+    }
+
+    fn job_ops(&self, ops: Vec<IoOp>) -> Vec<IoOp> {
+        files::job_ops(self.0, ops)
+    }
+
+    fn idle_mark(&self, synced: Lsn) -> Option<Lsn> {
+        match self.0 {
+            Fault::IdleLogNotMarked => None,
+            Fault::MarkRecordsNothing => Some(Lsn(0)),
+            _ => Some(synced),
+        }
     }
 
     fn next_header(&self, recovered: &Recovered) -> SegmentHeader {
@@ -375,6 +432,13 @@ impl Seams for Planted {
             (Fault::GroupCreatedByFailedAck, Command::Ack(Ack(claim))) => {
                 let (topic, group) = (claim.topic.clone(), claim.group.clone());
                 return Some(CreateGroup { topic, group, start: GroupStart::Earliest }.into());
+            }
+            (Fault::LoweredLimitPurges, Command::Produce(produce)) => {
+                let topic = state.topic_named(&produce.topic)?;
+                let mut partitions = topic.partitions();
+                let is_over = |partition: &Partition| partition.backlog().messages > limits.partition_messages_max;
+                let is_over = partitions.any(|(_, partition)| is_over(partition));
+                return is_over.then(|| Purge { topic: produce.topic.clone() }.into());
             }
             (Fault::ExpireCountsNothing, command @ Command::ExpireLease(_)) => {
                 let Command::ExpireLease(ExpireLease { topic, group, partition, offset }) = command else {

@@ -1,15 +1,17 @@
 //! The seams themselves, each with the correct behaviour as its default body.
 
 use super::storage::TamperedStorage;
+use crate::broker::SpaceClass;
 use crate::command::{Command, Produce, TokenClaim};
 use crate::index::{Index, NextDispatch};
-use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
+use crate::log::{IoOp, Recovered, SegmentHeader, Storage, StorageFault};
+use crate::pipeline::PipelineConfig;
 use crate::record::{Event, Record};
 use crate::reply::Output;
 use crate::state::{Contradiction, Group, Load, Partition, State, Topic, View};
 use crate::types::{
-    Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, IdentityKey, LeaseToken, Limits, Lsn, Offset,
-    OwnerName, ProduceScope, Retention, Timestamp,
+    Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, IdentityKey, LeaseToken, Limits, Lsn, Millis,
+    Offset, OwnerName, ProduceScope, Retention, Timestamp,
 };
 
 /// Where planted bugs enter. The default bodies are the production behaviour; a planted bug overrides one.
@@ -183,10 +185,47 @@ pub trait Seams: Copy {
         fresh
     }
 
+    /// The part of the reserve that the record of an event may use, given that of its decision.
+    #[inline(always)]
+    fn space_class(&self, event: &Event, class: SpaceClass) -> SpaceClass {
+        let _ = event;
+        class
+    }
+
+    /// The log refused the record of an event.
+    #[inline(always)]
+    fn refused(&self, index: &mut Index, event: &Event) {
+        let _ = (index, event);
+    }
+
+    /// How long timers and dispatch pause after the log refused a record of theirs.
+    #[inline(always)]
+    fn pause_after_refusal(&self, pause: Millis) -> Millis {
+        pause
+    }
+
     /// The state as a snapshot writes it.
     #[inline(always)]
     fn snapshot(&self, state: &State) -> View {
         state.view()
+    }
+
+    /// What recovery found, and which files it keeps.
+    #[inline(always)]
+    fn recovered(&self, recovered: Recovered) -> Recovered {
+        recovered
+    }
+
+    /// The operations of a job.
+    #[inline(always)]
+    fn job_ops(&self, ops: Vec<IoOp>) -> Vec<IoOp> {
+        ops
+    }
+
+    /// What the mark of an idle log records, given what is synced; `None` if no mark is written.
+    #[inline(always)]
+    fn idle_mark(&self, synced: Lsn) -> Option<Lsn> {
+        Some(synced)
     }
 
     /// The header of the segment that continues a recovered log.
@@ -218,6 +257,11 @@ pub trait Seams: Copy {
     /// The limits the broker runs with, given those it was configured with.
     fn limits(&self, limits: Limits) -> Limits {
         limits
+    }
+
+    /// The configuration the broker is opened with, given the one it should have.
+    fn config(&self, config: PipelineConfig) -> PipelineConfig {
+        PipelineConfig { limits: self.limits(config.limits), ..config }
     }
 
     /// Changes a command before the broker gets it; returns a command that the broker gets first.

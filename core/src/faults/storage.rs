@@ -2,7 +2,8 @@
 
 use super::Fault;
 use crate::log::{
-    FileId, FileInfo, SegmentHeader, SegmentReader, StopReason, Storage, StorageFault, WriteAt, read_whole,
+    FileId, FileInfo, Malformed, SegmentHeader, SegmentReader, StopReason, Storage, StorageFault, WriteAt,
+    read_snapshot, read_whole,
 };
 
 /// A storage with at most one bug.
@@ -76,6 +77,11 @@ impl<S: Storage + ?Sized> Storage for TamperedStorage<'_, S> {
             Some(Fault::RotTakenForTornTail | Fault::TornTailTakenForRot) => self.damage_of(file)?,
             _ => None,
         };
+        if let (Some(Fault::DamagedSnapshotRefused), FileId::Snapshot(lsn)) = (self.fault, file)
+            && read_snapshot(self.inner, lsn, &mut Vec::new(), |_, _, _| Ok::<(), Malformed>(())).is_err()
+        {
+            return Err(StorageFault::Io("planted: damaged snapshot".to_owned()));
+        }
         match (self.fault, damage) {
             (Some(Fault::TornTailTakenForRot), Some(_)) => Err(StorageFault::Io("planted: torn tail".to_owned())),
             (_, Some(stop)) => {

@@ -188,7 +188,7 @@ impl Index {
     }
 
     /// Cancels the timer of a lease.
-    pub(super) fn cancel_lease_timer(&mut self, message_ref: &MessageRef) {
+    pub(crate) fn cancel_lease_timer(&mut self, message_ref: &MessageRef) {
         if let Some(LeaseEnd::At(end)) = self.lease_end(message_ref) {
             self.timers.cancel(end, Timer::Lease(*message_ref));
         }

@@ -171,12 +171,14 @@ impl Index {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
                 self.reclaim_removed(topic);
                 self.reconcile(topic, clocks());
+                self.set_sweep(state, &Sweep::Winners);
             }
             Event::GroupSought { topic, group, .. } => {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
                 self.reclaim_removed(topic);
                 self.reconcile(topic, clocks());
                 self.restart_group(topic, *group);
+                self.set_sweep(state, &Sweep::Winners);
             }
             Event::Purged { topic, .. } => {
                 let topic = state.topic(*topic).expect("the record names a topic");
@@ -209,7 +211,7 @@ impl Index {
                     self.schedule_effects_of(state, message_ref);
                 }
                 if winner_until.is_some() {
-                    self.schedule_winners(state);
+                    self.set_sweep(state, &Sweep::Winners);
                 }
             }
             Event::CumulativelyAcked { topic, group, partition, acks } => {
@@ -238,7 +240,7 @@ impl Index {
             Event::DeadLettered { message_ref, dead_topic, dead_partition, .. } => {
                 self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
                 self.schedule_effects_of(state, message_ref);
-                self.schedule_winners(state);
+                self.set_sweep(state, &Sweep::Winners);
                 match self.topics.contains_key(dead_topic) {
                     true => self.added(state, *dead_topic, *dead_partition),
                     false => self.add_topic(state.topic(*dead_topic).expect("the record created it"), clocks()),
@@ -252,7 +254,9 @@ impl Index {
             Event::DedupeExpired { scope, .. } => self.set_sweep(state, &Sweep::Dedupe(scope.clone())),
             // The dispatch of a message and the extension of its lease are indexed with the LSN of the record.
             Event::Delivered { .. } | Event::Extended { .. } => {}
-            Event::Booted { .. } | Event::TopicDeleted { .. } | Event::GroupPaused { .. } => {}
+            // Its groups' winners are forgotten, and the oldest one left may expire earlier.
+            Event::TopicDeleted { .. } => self.set_sweep(state, &Sweep::Winners),
+            Event::Booted { .. } | Event::GroupPaused { .. } => {}
             Event::ReasonNoted { .. } | Event::EffectForgotten { .. } => {}
             // Timers in wall time are compared with the adjusted time when they are polled.
             Event::WallClockAdjusted(_) | Event::Restored(_) => {}
@@ -284,27 +288,20 @@ impl Index {
             self.schedule_effects_of(state, message_ref);
         }
         if step.is_contested {
-            self.schedule_winners(state);
+            self.set_sweep(state, &Sweep::Winners);
         }
     }
 
     /// A message that left its group was dead-lettered at a worker's request.
     fn dead_lettered(&mut self, state: &State, message_ref: &MessageRef, slot: &DeadLetterSlot) {
         self.schedule_effects_of(state, message_ref);
-        self.schedule_winners(state);
+        self.set_sweep(state, &Sweep::Winners);
         match self.topics.contains_key(&slot.topic) {
             true => self.added_at(state, slot.topic, slot.partition, slot.offset),
             false => {
                 let dead = state.topic(slot.topic).expect("the record created it");
                 self.add_topic(dead, Clocks::of(state));
             }
-        }
-    }
-
-    /// A winner was added. All but the first are covered by the sweep of those before them.
-    fn schedule_winners(&mut self, state: &State) {
-        if state.winners().len() == 1 {
-            self.set_sweep(state, &Sweep::Winners);
         }
     }
 

@@ -199,6 +199,12 @@ impl Index {
         self.priority_queue(topic, partition).map_or(0, |queue| queue.delayed_len() as u64)
     }
 
+    /// The end of each delay of a partition's delayed messages, and of those whose delay is over but whose timer has not
+    /// fired yet.
+    pub(crate) fn delays(&self, topic: TopicId, partition: PartitionId) -> impl Iterator<Item = (Position, Due)> {
+        self.priority_queue(topic, partition).into_iter().flat_map(PriorityQueue::delayed)
+    }
+
     pub(crate) fn is_delayed(&self, topic: TopicId, partition: PartitionId, position: Position) -> bool {
         self.priority_queue(topic, partition).is_some_and(|queue| queue.is_delayed(position))
     }

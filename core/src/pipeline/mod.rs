@@ -14,6 +14,7 @@ use self::job::Purpose;
 pub use self::job::{Job, JobClass};
 use self::maintenance::Maintenance;
 pub use self::open::{OpenError, OpenOptions, inspect, inspect_with};
+pub use self::writer::RefusedAppend;
 use self::writer::{NextSegment, Writer};
 use crate::broker::{Broker, LogFault, LogRefusal};
 use crate::command::Command;
@@ -138,6 +139,7 @@ impl<F: Faults> Pipeline<F> {
     /// every
     /// command is refused.
     pub fn handle(&mut self, now: impl Into<Now>, command: Command) -> Ticket {
+        self.log.begin_call();
         self.broker.handle(now, command, &mut self.log)
     }
 
@@ -148,6 +150,11 @@ impl<F: Faults> Pipeline<F> {
     /// [`Pipeline::poll_timeout`] returns a time that has passed.
     pub fn handle_timeout(&mut self, now: impl Into<Now>) {
         let now = now.into();
+        self.log.begin_call();
+        if self.closing {
+            // The footer is the last frame.
+            return;
+        }
         self.broker.handle_timeout(now, &mut self.log);
         self.maintenance.on_time(now.mono);
         if self.reclaim_at.is_some_and(|at| at <= now.mono) && !self.has_failed() {
@@ -158,8 +165,10 @@ impl<F: Faults> Pipeline<F> {
         }
         if self.mark_at.is_some_and(|at| at <= now.mono) {
             self.mark_at = None;
-            if self.log.is_idle() && !self.log_busy && !self.log.ends_in_mark() && !self.has_failed() {
-                self.log.mark();
+            let is_unmarked = self.log.is_idle() && !self.log_busy && !self.log.ends_in_mark() && !self.has_failed();
+            if is_unmarked && let Some(synced) = self.broker.faults().idle_mark(self.log.synced()) {
+                // A full segment without a successor has no room.
+                self.mark_at = (!self.log.mark(synced)).then(|| now.mono.after(MARK_AFTER));
             }
         }
     }
@@ -175,7 +184,7 @@ impl<F: Faults> Pipeline<F> {
     /// change the result.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        if self.has_failed() {
+        if self.has_failed() || self.closing {
             return None;
         }
         let times = [self.mark_at, self.rest_at, self.reclaim_at, self.maintenance.retry_at()];
@@ -195,7 +204,15 @@ impl<F: Faults> Pipeline<F> {
     /// # Errors
     /// [`LogRefusal`] if the log has no space for the record.
     pub fn rebase_wall_clock(&mut self, now: impl Into<Now>) -> Result<(), LogRefusal> {
+        self.log.begin_call();
         self.broker.rebase_wall_clock(now, &mut self.log)
+    }
+
+    /// The records that the log refused for want of space during the last [`Pipeline::handle`],
+    /// [`Pipeline::handle_timeout`] or [`Pipeline::rebase_wall_clock`], in order; the first 64 of them.
+    #[must_use]
+    pub fn refused_appends(&self) -> &[RefusedAppend] {
+        self.log.refused()
     }
 
     /// The next output that may leave: every record it depends on is durable.
@@ -351,7 +368,8 @@ impl<F: Faults> Pipeline<F> {
         self.log_busy = true;
         self.mark_at = None;
         self.rest_at = None;
-        let job = Job { class: JobClass::Log, ops: batch.ops, purpose: Purpose::Commit { through: batch.through } };
+        let ops = self.broker.faults().job_ops(batch.ops);
+        let job = Job { class: JobClass::Log, ops, purpose: Purpose::Commit { through: batch.through } };
         self.bytes_since_snapshot += job.appended_bytes();
         Some(job)
     }
@@ -362,6 +380,7 @@ impl<F: Faults> Pipeline<F> {
         }
         let (task, ops) = self.maintenance.next(&mut self.log, self.broker.faults().retries_full_disk())?;
         self.maintenance_busy = true;
+        let ops = self.broker.faults().job_ops(ops);
         Some(Job { class: JobClass::Background, ops, purpose: Purpose::Maintenance(task) })
     }
 

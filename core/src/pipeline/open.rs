@@ -94,7 +94,7 @@ pub fn inspect_with(
 ) -> Result<(State, Recovered), RecoveryError> {
     let mut rebuild = Rebuild { state: State::default(), faults };
     let recovered = recover(storage, new_log, &mut rebuild)?;
-    Ok((rebuild.state, recovered))
+    Ok((rebuild.state, faults.recovered(recovered)))
 }
 
 /// Creates a segment and returns its size, which is reduced on a full disk: a broker must start on a full disk, since

@@ -52,6 +52,25 @@ pub(super) struct Writer {
     growths: u64,
     closed: Vec<SegmentInfo>,
     ends_in_mark: bool,
+    /// The records appended or refused since [`Writer::begin_call`].
+    attempts: usize,
+    refused: Vec<RefusedAppend>,
+}
+
+/// The most refused records that are remembered of one call.
+const REFUSED_MAX: usize = 64;
+
+/// A record for which the log had no space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedAppend {
+    /// How many records the same call had appended, or tried to, before.
+    pub attempt: usize,
+    /// The part of the reserve that it could use.
+    pub class: SpaceClass,
+    /// The bytes of its frame; 0 if it is too long for one.
+    pub bytes: u64,
+    /// Why it was refused.
+    pub refusal: LogRefusal,
 }
 
 /// The segment after the current one.
@@ -113,7 +132,20 @@ impl Writer {
             growths: 0,
             closed: recovered.segments.iter().map(trimmed).collect(),
             ends_in_mark: true,
+            attempts: 0,
+            refused: Vec::new(),
         }
+    }
+
+    /// A call begins, of which the refused records are to be known.
+    pub(super) fn begin_call(&mut self) {
+        self.attempts = 0;
+        self.refused.clear();
+    }
+
+    /// The records that were refused since [`Writer::begin_call`], in order.
+    pub(super) fn refused(&self) -> &[RefusedAppend] {
+        &self.refused
     }
 
     pub(super) fn log_id(&self) -> LogId {
@@ -236,21 +268,32 @@ impl Writer {
         self.ends_in_mark
     }
 
-    /// Appends a mark, a frame that records what is synced, if the segment has space for it and another.
-    pub(super) fn mark(&mut self) {
+    /// Appends a mark, a frame that records `synced`, if the segment has space for it and another. In a full segment
+    /// the footer takes its place, and the next segment begins. Returns `false` if there is none.
+    pub(super) fn mark(&mut self, synced: Lsn) -> bool {
         if self.end() + FOOTER_BYTES + MARKS_BYTES <= self.capacity {
-            self.mark_for_snapshot();
+            self.append_mark(synced);
+            return true;
         }
+        let has_next = self.next == NextSegment::Ready;
+        if has_next {
+            self.rotate();
+        }
+        has_next
     }
 
     /// Appends a mark, so that another snapshot can be taken. Returns `false` if the segment has no space for it.
     pub(super) fn mark_for_snapshot(&mut self) -> bool {
         let fits = self.end() + 2 * FOOTER_BYTES <= self.capacity;
         if fits {
-            self.chain.mark(&mut self.buffer, self.synced);
-            self.ends_in_mark = true;
+            self.append_mark(self.synced);
         }
         fits
+    }
+
+    fn append_mark(&mut self, synced: Lsn) {
+        self.chain.mark(&mut self.buffer, synced);
+        self.ends_in_mark = true;
     }
 
     /// Appends the last footer and cuts the segment to what it holds. The reserve stays, for a start on a full disk: in
@@ -428,6 +471,8 @@ impl Writer {
             growths: _,
             closed,
             ends_in_mark,
+            attempts: _,
+            refused: _,
         } = self;
         let (last, closed) = (chain.last_lsn(), closed.len());
         let must_replace = next_capacity != next_target;
@@ -439,8 +484,22 @@ impl Writer {
 
 impl LogSink for Writer {
     fn append(&mut self, record: &Record, class: SpaceClass) -> Result<Lsn, LogRefusal> {
+        let attempt = self.attempts;
+        self.attempts += 1;
+        self.try_append(record, class).map_err(|(refusal, bytes)| {
+            if self.refused.len() < REFUSED_MAX {
+                self.refused.push(RefusedAppend { attempt, class, bytes, refusal });
+            }
+            refusal
+        })
+    }
+}
+
+impl Writer {
+    /// Appends a record; if there is no space for it, returns the length of its frame.
+    fn try_append(&mut self, record: &Record, class: SpaceClass) -> Result<Lsn, (LogRefusal, u64)> {
         let (chain, start) = (self.chain.clone(), self.buffer.len());
-        let mut lsn = self.encode(record)?;
+        let mut lsn = self.encode(record).map_err(|refusal| (refusal, 0))?;
         let len = (self.buffer.len() - start) as u64;
         let fit = match self.fit(len, class) {
             _ if frame_segment_bytes(len) > self.segment_bytes => Fit::Refused(LogRefusal::TooLong),
@@ -453,11 +512,11 @@ impl LogSink for Writer {
         self.buffer.truncate(start);
         self.chain = chain;
         match fit {
-            Fit::Refused(refusal) => return Err(refusal),
+            Fit::Refused(refusal) => return Err((refusal, len)),
             Fit::Neither => {
                 self.next_target = self.segment_bytes;
                 self.growths += 1;
-                return Err(LogRefusal::Busy);
+                return Err((LogRefusal::Busy, len));
             }
             Fit::Current | Fit::NextSegment => {}
         }
@@ -465,7 +524,7 @@ impl LogSink for Writer {
         // A full segment is followed by larger ones.
         self.next_target = self.capacity.saturating_mul(2).clamp(self.segment_bytes_min, self.segment_bytes);
         self.growths += 1;
-        lsn = self.encode(record)?;
+        lsn = self.encode(record).map_err(|refusal| (refusal, len))?;
         self.ends_in_mark = false;
         Ok(lsn)
     }

@@ -2,7 +2,7 @@
 
 use super::test_broker::*;
 use driftq_core::faults::NoFaults;
-use driftq_core::log::{FileId, HEADER_BYTES, LogId, MemoryStorage, Storage};
+use driftq_core::log::{FileId, HEADER_BYTES, LogId, MemoryStorage, Storage, StorageFault};
 use driftq_core::types::*;
 use driftq_core::{JobClass, OpenOptions, PipelineConfig};
 
@@ -102,6 +102,32 @@ fn segment_that_is_created_while_the_log_closes_is_cut() {
     assert!(pipeline.is_closed());
     let sizes: Vec<_> = storage.list().unwrap().iter().map(|info| info.len).collect();
     assert!(matches!(sizes[..], [reserved, 0] if reserved < SMALLEST), "{sizes:?}");
+}
+
+#[test]
+fn closing_log_that_finds_the_disk_full_takes_no_record() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic_with_retention("t", Some(1_000_000), None);
+    broker.subscribe("t", "g", "w");
+    pass_message(&mut broker, 10);
+    let budget = size(&mut broker);
+    broker.storage.set_budget(Some(budget));
+    // The snapshot ends the segment, and the next one is to be created.
+    broker.pipeline.request_snapshot();
+    let batch = broker.pipeline.poll_job(JobClass::Log).unwrap();
+    let result = batch.perform(&mut broker.storage);
+    broker.pipeline.complete(broker.now, batch, result);
+    let creation = broker.pipeline.poll_job(JobClass::Background).unwrap();
+    broker.pipeline.close();
+    let result = creation.perform(&mut broker.storage);
+    assert_eq!(result, Err(StorageFault::Full));
+    broker.pipeline.complete(broker.now, creation, result);
+    let last = broker.pipeline.broker().appended();
+    assert_eq!(broker.pipeline.poll_timeout(), None);
+    broker.pipeline.handle_timeout(broker.now);
+    assert_eq!(broker.pipeline.broker().appended(), last);
+    broker.run_until_idle();
+    assert!(broker.pipeline.is_closed());
 }
 
 #[test]

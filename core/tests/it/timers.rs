@@ -2,9 +2,10 @@
 
 use super::recording_broker::RecordingBroker;
 use super::test_broker::*;
-use driftq_core::Command;
 use driftq_core::command::SeekTo;
+use driftq_core::faults::NoFaults;
 use driftq_core::types::*;
+use driftq_core::{Command, PipelineConfig};
 
 fn after(millis: u64) -> Option<Timestamp> {
     Some(START.after(Millis(millis)))
@@ -20,6 +21,20 @@ fn idle_broker_has_no_timeout() {
     assert_eq!(broker.next_timeout(), None, "a message without a consumer sets no timer");
     broker.advance(100);
     assert_eq!(broker.pipeline.poll_timeout(), None, "a log with a synced mark at its end sets no timer");
+}
+
+#[test]
+fn idle_log_is_marked_however_full_its_segment_is() {
+    let (segment_bytes, reserve_bytes) = (8 << 10, 0);
+    let config = PipelineConfig { segment_bytes, segment_bytes_min: segment_bytes, reserve_bytes, ..small_config() };
+    for len in 3_500..4_000 {
+        let mut broker = TestBroker::with(config.clone(), NoFaults);
+        broker.topic("t", 1);
+        broker.produce("t", &"x".repeat(len));
+        broker.advance(100);
+        let (synced, appended) = (broker.pipeline.synced(), broker.pipeline.broker().appended());
+        assert!(synced > appended, "{len}: neither a mark nor a footer follows the last record");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub use self::request::{
     Scope, SeekTarget, Subscription, Tampering,
 };
 use crate::names::{Call, Worker};
+use crate::reconfiguration::Reconfiguration;
 
 /// One action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,6 +83,8 @@ pub enum Action {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bytes: Option<u32>,
     },
+    /// The broker has another configuration from its next start on.
+    Configure(Reconfiguration),
     /// The broker is shut down cleanly and started again.
     Close,
     /// The process or the machine crashes.
@@ -97,6 +100,12 @@ pub enum Action {
         after: u8,
         /// What of the unsynced data is lost.
         loss: Loss,
+    },
+    /// While the broker is stopped, its medium is damaged. A start must cope with it, or refuse it where it must; then
+    /// an operator undoes it.
+    Damage {
+        /// What is damaged.
+        damage: Damage,
     },
     /// Checks on a copy of the disk that recovery would detect this damage. The world does not change.
     Probe {

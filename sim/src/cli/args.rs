@@ -300,6 +300,7 @@ Examples:
   driftq-sim exhaust
   driftq-sim exhaust --depth 7 --jobs 1
   driftq-sim exhaust --messages 1 --consumers 1 --crashes 2
+  driftq-sim exhaust --messages 1 --consumers 1 --crashes 0 --batches --depth 14
   driftq-sim exhaust --mutant torn-tail-taken-for-rot")]
 pub(super) struct Exhaust {
     /// Number of transitions from the initial state; the default takes less than a minute on two cores, each further
@@ -315,6 +316,10 @@ pub(super) struct Exhaust {
     /// Number of crashes
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) crashes: u8,
+    /// Write each batch of the log by one transition, send each message once and let no worker leave: a lease can then
+    /// be extended and a message fail twice within the depth
+    #[arg(long)]
+    pub(super) batches: bool,
     /// Number of threads [default: one per core]; the results do not depend on it
     #[arg(long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,

@@ -14,15 +14,16 @@ use crate::shrink::shrink;
 use crate::trace::Trace;
 
 pub(super) fn exhaust(args: &Exhaust) -> Result<Ending, Misuse> {
-    let Exhaust { depth, messages, consumers, crashes, mutant, .. } = *args;
+    let Exhaust { depth, messages, consumers, crashes, batches, mutant, .. } = *args;
     let jobs = args.jobs.unwrap_or_else(cores);
     let options = RunOptions { fault: mutant, ..RunOptions::default() };
-    let plan = Plan { size: Size { messages, consumers, crashes }, depth, jobs, options };
+    let plan = Plan { size: Size { messages, consumers, crashes, batches }, depth, jobs, options };
+    let batches_option = if batches { " --batches" } else { "" };
     let mutant_option = mutant.map(|fault| format!(" --mutant {}", fault.name())).unwrap_or_default();
     let trace = args.trace.clone().unwrap_or_else(|| default_trace(args));
     print_line!(
         "driftq-sim exhaust --depth {depth} --messages {messages} --consumers {consumers} --crashes {crashes} \
-         --jobs {jobs} --trace {}{mutant_option}",
+         --jobs {jobs} --trace {}{batches_option}{mutant_option}",
         trace.display()
     );
     let mut progress = Progress::begin("states", None);

@@ -4,14 +4,18 @@
 //! and in any order; a failed sync drops the difference while it stays readable. Faults that a log must *survive* are
 //! injected into the world's disk, faults it must *detect* into copies of it.
 
+mod injury;
+mod order;
 mod storage;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 
 use driftq_core::log::{FileId, StorageFault};
+use driftq_core::types::Lsn;
 
+use self::injury::Injury;
 use crate::actions::{Damage, IoFault, Loss};
 use crate::invariants::files::SegmentFile;
 
@@ -125,6 +129,14 @@ pub struct Disk {
     /// The fault of the next change.
     fault: Option<IoFault>,
     unreadable: Option<(FileId, Range<u64>)>,
+    /// Damage that was not undone, in order.
+    injuries: Vec<Injury>,
+    /// Contents of snapshots that a start has found damaged.
+    known_damaged: BTreeSet<u64>,
+    /// The snapshot that a start last fell back to, 0 for none.
+    fell_back_to: Option<Lsn>,
+    /// The first operation that broke an order which recovery relies on.
+    breach: Option<String>,
     shows_given_up: bool,
 }
 
@@ -195,6 +207,12 @@ impl Disk {
         if loss == Loss::Nothing {
             return self.reopen();
         }
+        let whole = self.is_injured().then(|| {
+            let mut whole = self.clone();
+            whole.heal();
+            whole.crash(loss);
+            whole
+        });
         let unsynced = std::mem::take(&mut self.unsynced);
         self.folder.clone_from(&self.durable_folder);
         match loss {
@@ -205,9 +223,13 @@ impl Disk {
         self.durable_folder.clone_from(&self.folder);
         let folder = &self.folder;
         self.contents.retain(|number, _| folder.values().any(|kept| kept == number));
+        self.forget_lost_injuries();
         for content in self.contents.values_mut() {
             content.sync_failed = false;
             content.written.clone_from(&content.platter);
+        }
+        if let Some(whole) = whole {
+            self.lose_injuries(&whole);
         }
     }
 
@@ -262,38 +284,10 @@ impl Disk {
         }
     }
 
-    /// Damages the disk. Returns what was hit, or `None` if nothing changed.
-    pub fn damage(&mut self, damage: Damage) -> Option<(FileId, Range<usize>)> {
-        match damage {
-            Damage::Flip { bit } => {
-                let (file, byte) = self.byte(bit as usize / 8)?;
-                self.content_mut(file).ok()?.written[byte] ^= 1 << (bit % 8);
-                Some((file, byte..byte + 1))
-            }
-            Damage::Zero { sector } => {
-                let (file, range) = self.sector(sector)?;
-                let bytes = &mut self.content_mut(file).ok()?.written[range.clone()];
-                let changed = bytes.iter().any(|byte| *byte != 0);
-                bytes.fill(0);
-                changed.then_some((file, range))
-            }
-            Damage::Misdirect { from, to } => {
-                let (target_file, target_range) = self.sector(to)?;
-                let (source, range) = self.sector(from)?;
-                let bytes = self.content_mut(source).ok()?.written[range.clone()].to_vec();
-                let len = bytes.len().min(target_range.len());
-                let target =
-                    &mut self.content_mut(target_file).ok()?.written[target_range.start..target_range.start + len];
-                let changed = target != &bytes[..len];
-                target.copy_from_slice(&bytes[..len]);
-                changed.then_some((target_file, target_range))
-            }
-            Damage::Unreadable { sector } => {
-                let (file, range) = self.sector(sector)?;
-                self.unreadable = Some((file, range.start as u64..range.end as u64));
-                Some((file, range))
-            }
-        }
+    /// The bytes reserved for a file, if it exists.
+    #[must_use]
+    pub fn capacity(&self, file: FileId) -> Option<u64> {
+        self.contents.get(self.folder.get(&file)?).map(Content::allocated)
     }
 
     /// The bytes of a file, without the zeros preallocated behind them.
@@ -317,6 +311,10 @@ impl Disk {
             changes_left,
             fault,
             unreadable,
+            injuries: _,
+            known_damaged,
+            fell_back_to,
+            breach,
             shows_given_up: _,
         } = self;
         let name = |number: u64| folder.iter().find(|(_, content)| **content == number).map(|(file, _)| *file);
@@ -329,7 +327,10 @@ impl Disk {
         }
         let failed = contents.iter().filter(|(_, content)| content.sync_failed).map(|(number, _)| name(*number));
         failed.into_iter().try_for_each(|file| write!(out, "{file:?} "))?;
-        write!(out, "{budget:?} {changes_left:?} {fault:?} {unreadable:?} ")
+        let known = known_damaged.iter().filter_map(|number| name(*number));
+        known.into_iter().try_for_each(|file| write!(out, "{file:?} "))?;
+        self.canonical_injuries(out)?;
+        write!(out, "{budget:?} {changes_left:?} {fault:?} {unreadable:?} {fell_back_to:?} {breach:?} ")
     }
 
     /// All files and their bytes.

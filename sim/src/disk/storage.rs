@@ -16,6 +16,7 @@ impl Storage for Disk {
             return Err(StorageFault::Exists);
         }
         self.check_budget(capacity)?;
+        self.check_create(file);
         let number = self.next_content;
         self.next_content += 1;
         self.contents.insert(number, Content { capacity, ..Content::default() });
@@ -38,6 +39,7 @@ impl Storage for Disk {
         if beyond > 0 {
             self.check_budget(beyond)?;
         }
+        self.check_append(file, at.position, bytes.len());
         let (number, content) = (self.content_number(file)?, self.content_mut(file)?);
         let bytes = &bytes[..short.unwrap_or(bytes.len())];
         content.written.extend_from_slice(bytes);
@@ -65,6 +67,7 @@ impl Storage for Disk {
             }
             None => true,
         });
+        self.sync_injuries(number);
         Ok(())
     }
 
@@ -100,6 +103,7 @@ impl Storage for Disk {
         if self.folder.contains_key(&to) {
             return Err(StorageFault::Exists);
         }
+        self.check_rename(from, to);
         self.change(Change::Renamed(from, to), number);
         Ok(())
     }
@@ -107,6 +111,7 @@ impl Storage for Disk {
     fn remove(&mut self, file: FileId) -> Result<(), StorageFault> {
         self.begin_change()?;
         let number = self.content_number(file)?;
+        self.check_remove(file);
         self.change(Change::Removed(file), number);
         Ok(())
     }
@@ -130,6 +135,7 @@ impl Storage for Disk {
             }
         }
         self.unsynced.retain(|change| change.len() > 0);
+        self.cut_injuries(number, end);
         Ok(())
     }
 
@@ -138,6 +144,7 @@ impl Storage for Disk {
         self.durable_folder.clone_from(&self.folder);
         let durable = &self.durable_folder;
         self.contents.retain(|number, _| durable.values().any(|kept| kept == number));
+        self.forget_lost_injuries();
         let contents = &self.contents;
         self.unsynced.retain(|change| matches!(change, Unsynced::Bytes(number, _) if contents.contains_key(number)));
         Ok(())

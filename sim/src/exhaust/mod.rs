@@ -16,6 +16,7 @@ use std::time::Duration;
 use driftq_core::faults::{NoFaults, Planted};
 
 pub use self::transitions::{SettleOp, Transition};
+use crate::coverage::Coverage;
 use crate::run::{Run, RunOptions};
 use crate::setup::Setup;
 
@@ -28,11 +29,14 @@ pub struct Size {
     pub consumers: u8,
     /// Crashes per run.
     pub crashes: u8,
+    /// A batch of the log is written by one transition, a message is sent once and no worker leaves. A run so long that
+    /// a lease is extended and a message fails twice is then within reach.
+    pub batches: bool,
 }
 
 impl Default for Size {
     fn default() -> Self {
-        Self { messages: 2, consumers: 2, crashes: 1 }
+        Self { messages: 2, consumers: 2, crashes: 1, batches: false }
     }
 }
 
@@ -69,6 +73,8 @@ pub struct Summary {
     pub crash_states: u64,
     /// States from which everything was drained.
     pub drained: u64,
+    /// What happened on the way to the expanded states.
+    pub coverage: Coverage,
     /// The run that violated an invariant, by a shortest path.
     pub failure: Option<Run>,
     /// All reachable states were explored within the depth.

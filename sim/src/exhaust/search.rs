@@ -11,6 +11,7 @@ use super::state::SearchState;
 use super::transitions::{Transition, setup_actions};
 use super::{Level, Plan, Summary, setup};
 use crate::actions::{Action, Loss};
+use crate::coverage::Coverage;
 use crate::panic_capture;
 use crate::parallel::in_order;
 use crate::run::replay;
@@ -31,6 +32,7 @@ struct Expansion {
     transitions: u64,
     crashes: u64,
     drained: bool,
+    coverage: Coverage,
     /// The violation: the transition to it, if any, and the actions after that.
     violation: Option<(Option<Transition>, Vec<Action>)>,
 }
@@ -68,6 +70,7 @@ pub(super) fn search<F: Faults + Send + Sync>(plan: &Plan, faults: F, mut watch:
                 found.crashes += expansion.crashes;
                 summary.crash_states += u64::from(expansion.crashes > 0);
                 summary.drained += u64::from(expansion.drained);
+                summary.coverage.add(&expansion.coverage);
                 for (transition, fingerprint) in expansion.next {
                     if seen.insert(fingerprint) {
                         found.states += 1;
@@ -135,6 +138,7 @@ fn expand<F: Faults>(mut state: SearchState<F>, path: &[Transition], visit: Visi
         expansion.violation = Some((None, Vec::new()));
         return expansion;
     }
+    expansion.coverage = state.world.coverage();
     let fingerprint = state.fingerprint(&mut buffer);
     if visit.is_drained() {
         expansion.drained = true;
@@ -237,7 +241,7 @@ mod tests {
 
     #[test]
     fn exploring_equivalent_states_once_finds_the_same_states() {
-        let size = Size { messages: 1, consumers: 1, crashes: 0 };
+        let size = Size { messages: 1, consumers: 1, crashes: 0, batches: false };
         let start = || SearchState::initial(size, NoFaults, Default::default()).expect("the broker starts");
         let (mut all, mut fewer) = (Seen::new(), Seen::new());
         explore(&start(), 6, &mut None, &mut all);

@@ -56,7 +56,11 @@ impl Budget {
             Transition::Subscribe(nth) => self.subscribed = self.subscribed.max(nth + 1),
             Transition::Unsubscribe(nth) => drop(self.unsubscribed.insert(nth)),
             Transition::Crash(_) => self.crashes += 1,
-            Transition::Settle { .. } | Transition::Io(_) | Transition::AdvanceTime(_) | Transition::Wake => {}
+            Transition::Settle { .. }
+            | Transition::Io(_)
+            | Transition::Batch
+            | Transition::AdvanceTime(_)
+            | Transition::Wake => {}
         }
     }
 }
@@ -77,7 +81,8 @@ impl<F: Faults> SearchState<F> {
         let mut transitions = Vec::new();
         for nth in 0..self.size.messages {
             // A producer waits for the reply, and sends again only a message with an identity.
-            if !budget.has_sent(nth) || has_identity(nth) && !world.is_producing(Message(u32::from(nth))) {
+            let may_repeat = !self.size.batches && has_identity(nth);
+            if !budget.has_sent(nth) || may_repeat && !world.is_producing(Message(u32::from(nth))) {
                 transitions.push(Transition::Produce(nth));
             }
         }
@@ -88,7 +93,7 @@ impl<F: Faults> SearchState<F> {
                 if nth == 0 || budget.has_subscribed(nth - 1) {
                     transitions.push(Transition::Subscribe(nth));
                 }
-            } else if network.stream_of(worker).is_some() && !budget.has_unsubscribed(nth) {
+            } else if !self.size.batches && network.stream_of(worker).is_some() && !budget.has_unsubscribed(nth) {
                 transitions.push(Transition::Unsubscribe(nth));
             }
             if world.is_claiming(&worker.name()) {
@@ -102,8 +107,8 @@ impl<F: Faults> SearchState<F> {
             }
         }
         let may_crash = budget.crashes() < self.size.crashes;
-        transitions.push(Transition::Io(JobClass::Log));
-        if may_crash {
+        transitions.push(if self.size.batches { Transition::Batch } else { Transition::Io(JobClass::Log) });
+        if may_crash && !self.size.batches {
             // Only recovery depends on how far the preallocation of a segment is.
             transitions.push(Transition::Io(JobClass::Background));
         }
@@ -132,11 +137,14 @@ impl<F: Faults> SearchState<F> {
     pub(super) fn apply_recorded(&mut self, transition: Transition, mut record: impl FnMut(&Action)) -> Verdict {
         self.budget.spend(transition);
         self.run_actions(transition.actions().inspect(&mut record))?;
+        while transition == Transition::Batch && self.world.is_busy(JobClass::Log) {
+            self.run_actions(transition.actions().inspect(&mut record))?;
+        }
         while let Some(read) = self.next_read() {
             self.run_actions(std::iter::once(read).inspect(&mut record))?;
         }
         self.world.forget_history();
-        Ok(())
+        panic_capture::catch(|| self.world.assert_searchable()).map_err(never_panics)
     }
 
     fn next_read(&self) -> Option<Action> {

@@ -28,6 +28,8 @@ pub enum Transition {
     },
     /// One I/O operation.
     Io(JobClass),
+    /// A batch of the log: all its operations.
+    Batch,
     /// Time advances to the next timeout.
     AdvanceTime(u32),
     /// The timeout handler is called.
@@ -72,6 +74,8 @@ impl Transition {
                 let delivery = DeliveryRef { worker: Worker(worker), message, back, ..DeliveryRef::default() };
                 (Action::Request(settle_request(delivery, op)), None)
             }
+            // The operations after the first follow as long as the job is in progress.
+            Self::Batch => (Action::Io { class: JobClass::Log, fault: None }, None),
             Self::Io(class) => (Action::Io { class, fault: None }, None),
             Self::AdvanceTime(ms) => (Action::AdvanceTime { ms }, None),
             Self::Wake => (Action::Wake, None),

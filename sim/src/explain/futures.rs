@@ -141,6 +141,7 @@ impl Future<'_> {
                 Action::BootAndCrash { after, loss: self.reseed(loss) }
             }
             Action::Probe { loss, damage } => Action::Probe { loss: self.reseed(loss), damage: self.relocate(damage) },
+            Action::Damage { damage } => Action::Damage { damage: self.relocate(damage) },
             other => other,
         }
     }

@@ -129,6 +129,10 @@ catalog! {
     16 RETAINED_AS_CONFIGURED retained_as_configured: "acked messages are kept as long as retention requires";
     16 RETAINED_WITHIN_BOUND retained_within_bound: "the retained messages of all topics stay within their memory";
     16 RETENTION_ENDS retention_ends: "acked messages older than the retention age are removed";
+    16 RESERVE_IS_KEPT reserve_is_kept: "without another segment, what adds stored data leaves the reserve of the log, \
+        and what changes a lease half of it";
+    16 REFUSED_WITHOUT_ROOM refused_without_room: "the log refuses a record only if it does not fit beside what must \
+        stay free";
 
     17 SYNCED_BEFORE_RELEASE synced_before_release: "nothing is released to a client before its records are synced";
     17 NO_SYNCED_LOSS no_synced_loss: "recovery finds everything that was synced";
@@ -141,8 +145,17 @@ catalog! {
     19 RECOVERY_IS_IDEMPOTENT recovery_is_idempotent: "recovering twice gives the same result";
     19 RECOVERY_CRASH_IS_HARMLESS recovery_crash_is_harmless: "a crash during recovery changes nothing";
 
+    19 WRITTEN_IN_ORDER written_in_order: "files are written, synced, named and removed in the order that recovery \
+        relies on";
+
     20 SOUND_LOG_ACCEPTED sound_log_accepted: "recovery accepts every disk that honoured its contract";
     20 DAMAGE_IS_DETECTED damage_is_detected: "damage to data proven synced is refused or harmless";
+    20 REFUSAL_IS_NEEDED refusal_is_needed: "a start is refused only for damage to what it needs";
+    20 WHOLE_SNAPSHOTS_ARE_KEPT whole_snapshots_are_kept: "a start restores the newest whole snapshot and keeps the two \
+        newest; a damaged one counts for nothing";
+    20 SYNC_IS_RECORDED sync_is_recorded: "every frame records what was reported as synced before it, and no more than \
+        was synced";
+    20 IDLE_LOG_IS_MARKED idle_log_is_marked: "an idle log records within 100 ms what is synced";
     20 READ_ERROR_IS_REFUSED read_error_is_refused: "an unreadable sector is not taken for the end of a file";
 
     21 MATCHES_ORACLE matches_oracle: "every output equals the oracle's prediction";
@@ -153,6 +166,7 @@ catalog! {
     23 REFUSED_AFTER_FAILURE refused_after_failure: "a command after a log failure is refused with that failure";
     23 SHORTAGE_IS_WAITED_OUT shortage_is_waited_out: "the log fails only after a failed operation, not on a full disk \
         nor for want of a descriptor";
+    23 NOTHING_WRITTEN_AFTER_FAILURE nothing_written_after_failure: "after a log failure nothing more is written";
     23 ONE_REPLY one_reply: "every command gets one reply; after a log failure, only that failure";
 
     24 GRANT_TOKEN_IS_NEW grant_token_is_new: "every grant has a new token";
@@ -169,12 +183,14 @@ catalog! {
     25 STEP_REPLY_REPEATS step_reply_repeats: "repeating a completed step returns the same reply";
 
     26 NOT_STUCK not_stuck: "a deliverable message is delivered";
+    26 TIMERS_ARE_SET timers_are_set: "whatever is due later has a timer, also if a full log refused it before";
     26 TIMERS_QUIESCE timers_quiesce: "repeated timeouts at one time come to an end";
     26 IO_QUIESCES io_quiesces: "repeated I/O at one time comes to an end";
     26 DRAINS drains: "without faults every message is delivered and acked";
     26 ACCEPTS_AGAIN accepts_again: "with free space a log takes records again, without traffic";
 
     27 SEGMENTS_ARE_CUT segments_are_cut: "a closed segment takes no more space than it holds";
+    27 TRIMMED_BEHIND_DATA trimmed_behind_data: "a segment is cut only behind its last frame";
     27 SEGMENTS_ARE_FEW segments_are_few: "no more segments are begun without a snapshot than configured";
     27 RESTS_SMALL rests_small: "a log at rest has two segments; without live messages they are small";
 }

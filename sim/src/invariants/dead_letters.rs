@@ -4,9 +4,7 @@
 use driftq_core::command::RedriveRest;
 use driftq_core::reply::Delivery;
 use driftq_core::state::{Message, Topic};
-use driftq_core::types::{
-    DeadLetter, DeadReason, Envelope, GroupId, Limits, Lsn, Metadata, Offset, RedriveOrigin, Timestamp,
-};
+use driftq_core::types::{DeadLetter, DeadReason, Envelope, GroupId, Lsn, Metadata, Offset, RedriveOrigin, Timestamp};
 
 use super::catalog::{self, sentence};
 use super::tracker::model::{DeliveryContext, GroupModel, GroupView, RedriveBounds, StoredMessage};
@@ -22,11 +20,15 @@ pub(super) fn dead_not_redelivered(model: &GroupModel, delivery: &Delivery, at: 
 #[doc = sentence!(exhausted_not_redelivered)]
 ///
 /// With adaptive credit an expiry behind another unanswered delivery does not count, so only nacks exhaust a message.
-pub(super) fn exhausted_not_redelivered(model: &GroupModel, context: &DeliveryContext<'_>, limits: &Limits) -> Verdict {
+pub(super) fn exhausted_not_redelivered(
+    model: &GroupModel,
+    context: &DeliveryContext<'_>,
+    was_adaptive: bool,
+) -> Verdict {
     let policy = context.envelope.retry_policy;
     let max_attempts = policy.map_or(0, |policy| policy.max_attempts);
     let before = model.seen.get(&context.delivery.offset);
-    let is_exhausted = match limits.adaptive_credit {
+    let is_exhausted = match was_adaptive {
         true => before.is_some_and(|seen| seen.is_exhausted && !seen.is_uncertain && !seen.crashed),
         false => max_attempts > 0 && context.delivery.failures >= max_attempts,
     };

@@ -7,6 +7,7 @@ use driftq_core::types::Lsn;
 
 use super::catalog::{self, sentence};
 use super::verdict::{Verdict, Violation};
+use crate::shadow::Misrecorded;
 
 #[doc = sentence!(synced_before_release)]
 pub(super) fn synced_before_release(durable: Lsn, lsn: Lsn, what: impl FnOnce() -> String) -> Verdict {
@@ -69,6 +70,36 @@ pub(crate) fn damage_is_detected(found: Lsn, proven: Lsn, damage: impl Debug) ->
     catalog::DAMAGE_IS_DETECTED.holds(found >= proven, || format!("{damage:?}: {found} found, proven to {proven}"))
 }
 
+#[doc = sentence!(refusal_is_needed)]
+pub(crate) fn refusal_is_needed(is_needed: bool, error: impl Debug) -> Verdict {
+    catalog::REFUSAL_IS_NEEDED.holds(is_needed, || format!("{error:?}"))
+}
+
+#[doc = sentence!(whole_snapshots_are_kept)]
+///
+/// `usable` is the newest whole snapshot and the one or two to keep, oldest first.
+pub(crate) fn whole_snapshots_are_kept(usable: (Option<Lsn>, Vec<Lsn>), found: &Recovered) -> Verdict {
+    let good = found.snapshot == usable.0 && found.snapshots == usable.1;
+    catalog::WHOLE_SNAPSHOTS_ARE_KEPT.holds(good, || format!("{usable:?} expected, found {found:?}"))
+}
+
+#[doc = sentence!(sync_is_recorded)]
+///
+/// `misrecorded` is a frame that does not.
+pub(crate) fn sync_is_recorded(misrecorded: Option<Misrecorded>) -> Verdict {
+    match misrecorded {
+        None => Ok(()),
+        Some(misrecorded) => Err(catalog::SYNC_IS_RECORDED.violated_by(format!("{misrecorded:?}"))),
+    }
+}
+
+#[doc = sentence!(written_in_order)]
+///
+/// `breach` describes an operation that was not.
+pub(crate) fn written_in_order(breach: Option<String>) -> Verdict {
+    breach.map_or(Ok(()), |breach| Err(catalog::WRITTEN_IN_ORDER.violated_by(breach)))
+}
+
 #[doc = sentence!(read_error_is_refused)]
 pub(crate) fn read_error_is_refused(is_unreadable: bool, damage: impl Debug) -> Verdict {
     catalog::READ_ERROR_IS_REFUSED.holds(!is_unreadable, || format!("{damage:?} is taken for the end of the file"))
@@ -92,6 +123,26 @@ mod tests {
         holds(recovery_crash_is_harmless((found, 1), (less, 2), false));
         violates(catalog::RECOVERY_CRASH_IS_HARMLESS, recovery_crash_is_harmless((found, 1), (less, 1), true));
         violates(catalog::RECOVERY_CRASH_IS_HARMLESS, recovery_crash_is_harmless((found, 1), (found, 2), true));
+    }
+
+    #[test]
+    fn unneeded_refusal_or_lost_snapshot_is_a_violation() {
+        holds(refusal_is_needed(true, "damage"));
+        violates(catalog::REFUSAL_IS_NEEDED, refusal_is_needed(false, "damage"));
+        let found = Recovered { snapshot: Some(Lsn(5)), snapshots: vec![Lsn(3), Lsn(5)], ..recovered() };
+        holds(whole_snapshots_are_kept((Some(Lsn(5)), vec![Lsn(3), Lsn(5)]), &found));
+        violates(catalog::WHOLE_SNAPSHOTS_ARE_KEPT, whole_snapshots_are_kept((Some(Lsn(3)), vec![Lsn(3)]), &found));
+        violates(catalog::WHOLE_SNAPSHOTS_ARE_KEPT, whole_snapshots_are_kept((Some(Lsn(5)), vec![Lsn(5)]), &found));
+    }
+
+    #[test]
+    fn disorder_or_wrongly_recorded_sync_is_a_violation() {
+        holds(written_in_order(None));
+        violates(catalog::WRITTEN_IN_ORDER, written_in_order(Some("renamed before it is synced".to_owned())));
+        let (lsn, recorded, reported, durable) = (Lsn(9), Lsn(5), Lsn(7), Lsn(8));
+        holds(sync_is_recorded(None));
+        let misrecorded = Misrecorded { lsn, recorded, reported, durable };
+        violates(catalog::SYNC_IS_RECORDED, sync_is_recorded(Some(misrecorded)));
     }
 
     #[test]

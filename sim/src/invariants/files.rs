@@ -28,6 +28,14 @@ pub(crate) fn segments_are_cut(segments: &[SegmentFile]) -> Verdict {
         .holds(uncut.is_none(), || uncut.map_or_else(String::new, |segment| format!("{}: {segment:?}", segment.file)))
 }
 
+#[doc = sentence!(trimmed_behind_data)]
+///
+/// `end` is where the last frame of the file ends, if it has any.
+pub(crate) fn trimmed_behind_data(file: FileId, len: u64, end: Option<(usize, bool)>) -> Verdict {
+    let is_kept = end.is_none_or(|(end, _)| end as u64 <= len);
+    catalog::TRIMMED_BEHIND_DATA.holds(is_kept, || format!("{file} is cut to {len}, its frames end at {end:?}"))
+}
+
 #[doc = sentence!(segments_are_few)]
 ///
 /// For a world without pending I/O whose disk was not full. A snapshot is taken after `every` segments; `begun` is the
@@ -64,6 +72,9 @@ mod tests {
     fn uncut_or_numerous_segments_are_a_violation() {
         holds(segments_are_cut(&segments(&[5_000, 65_536, 65_536])));
         violates(catalog::SEGMENTS_ARE_CUT, segments_are_cut(&segments(&[65_536, 65_536, 65_536])));
+        let file = FileId::Segment(1);
+        holds(trimmed_behind_data(file, 5_000, Some((5_000, true))));
+        violates(catalog::TRIMMED_BEHIND_DATA, trimmed_behind_data(file, 4_999, Some((5_000, true))));
         holds(segments_are_few(2, 2));
         violates(catalog::SEGMENTS_ARE_FEW, segments_are_few(3, 2));
         holds(rests_small(&segments(&[65_536; 2]), None));

@@ -1,7 +1,7 @@
 //! In-flight limits of groups and streams.
 
 use driftq_core::state::{Group, Progress};
-use driftq_core::types::{ConsumerId, Limits, Timestamp};
+use driftq_core::types::{Boot, ConsumerId, DeliveryState, Limits, Timestamp};
 
 use super::catalog::{self, sentence};
 use super::tracker::model::{DeliveryContext, GroupModel, PartitionView, SeenDelivery, StreamModel};
@@ -37,10 +37,13 @@ pub(super) fn leased_in_flight(
     partition_view: &PartitionView<'_>,
     group: &Group,
     progress: &Progress,
-    limits: &Limits,
+    (limits, boot): (&Limits, Boot),
 ) -> Verdict {
     let leased = leased(progress);
-    catalog::LEASED_IN_FLIGHT.holds(leased <= limits.in_flight_max, || {
+    // Under a higher limit before the start there may have been more; none is given until there are fewer.
+    let is_new = |entry: &DeliveryState| entry.leased_until().is_some() && entry.token.boot == boot;
+    let has_new = || progress.deliveries().any(|(_, entry)| is_new(entry));
+    catalog::LEASED_IN_FLIGHT.holds(leased <= limits.in_flight_max || !has_new(), || {
         format!("{partition_view} {}: {leased} in {progress:?}", group.name())
     })
 }

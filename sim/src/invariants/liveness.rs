@@ -1,7 +1,7 @@
 //! Liveness: timers, I/O and deliveries make progress.
 
 use driftq_core::state::{Message, Progress};
-use driftq_core::types::{Phase, Position, Timestamp};
+use driftq_core::types::{Millis, Phase, Position, Timestamp};
 
 use super::catalog::{self, sentence};
 use super::tracker::model::{PartitionView, StreamModel};
@@ -9,6 +9,8 @@ use super::verdict::Verdict;
 
 /// The most timeout calls at one time.
 const CALLS_MAX: usize = 1_000;
+/// How long after a sync an idle log writes a mark.
+const MARK_AFTER: Millis = Millis(100);
 /// The most I/O operations at one time.
 const OPERATIONS_MAX: usize = 10_000;
 
@@ -37,6 +39,11 @@ pub(crate) fn timers_quiesce(calls: usize, now: Timestamp) -> Verdict {
     Err(catalog::TIMERS_QUIESCE.violated_by(format!("{calls} calls at {now}, and another is due")))
 }
 
+#[doc = sentence!(timers_are_set)]
+pub(crate) fn timers_are_set(due: Timestamp, next_timeout: Option<Timestamp>) -> Verdict {
+    catalog::TIMERS_ARE_SET.holds(next_timeout.is_some_and(|at| at <= due), || format!("{due}, not {next_timeout:?}"))
+}
+
 #[doc = sentence!(io_quiesces)]
 ///
 /// Called before every I/O operation at one time.
@@ -45,6 +52,16 @@ pub(crate) fn io_quiesces(operations: usize) -> Verdict {
         return Ok(());
     }
     Err(catalog::IO_QUIESCES.violated_by(format!("{operations} operations, and another is pending")))
+}
+
+#[doc = sentence!(idle_log_is_marked)]
+///
+/// For an idle log that was last synced at `synced_at` and does not end in a mark; `timeout` is the broker's next.
+pub(crate) fn idle_log_is_marked(synced_at: Timestamp, now: Timestamp, timeout: Option<Timestamp>) -> Verdict {
+    let due = synced_at.after(MARK_AFTER).max(now);
+    catalog::IDLE_LOG_IS_MARKED.holds(timeout.is_some_and(|at| at <= due), || {
+        format!("synced at {synced_at}, no mark at {now}; the next timeout is {timeout:?}")
+    })
 }
 
 #[doc = sentence!(drains)]
@@ -84,9 +101,21 @@ mod tests {
     use crate::invariants::tests::fixtures::*;
 
     #[test]
+    fn idle_log_without_a_mark_is_a_violation() {
+        let (synced_at, due) = (Timestamp(1_000), Timestamp(1_100));
+        holds(idle_log_is_marked(synced_at, Timestamp(1_050), Some(due)));
+        violates(catalog::IDLE_LOG_IS_MARKED, idle_log_is_marked(synced_at, Timestamp(1_050), None));
+        violates(catalog::IDLE_LOG_IS_MARKED, idle_log_is_marked(synced_at, Timestamp(1_050), Some(Timestamp(1_101))));
+        violates(catalog::IDLE_LOG_IS_MARKED, idle_log_is_marked(synced_at, due, Some(Timestamp(1_101))));
+    }
+
+    #[test]
     fn endless_timers_or_io_are_a_violation() {
         holds(timers_quiesce(999, Timestamp(0)));
         violates(catalog::TIMERS_QUIESCE, timers_quiesce(1_000, Timestamp(0)));
+        holds(timers_are_set(Timestamp(7), Some(Timestamp(7))));
+        violates(catalog::TIMERS_ARE_SET, timers_are_set(Timestamp(7), Some(Timestamp(8))));
+        violates(catalog::TIMERS_ARE_SET, timers_are_set(Timestamp(7), None));
         holds(io_quiesces(9_999));
         violates(catalog::IO_QUIESCES, io_quiesces(10_000));
     }

@@ -22,6 +22,7 @@
 //! | `outputs` | what is released, above all after a log failure |
 //! | `liveness` | progress |
 //! | `files` | the size of the log's files |
+//! | `room` | the reserve of the log, and what it refuses for want of space |
 //! | `oracle` | agreement with the oracle's predictions |
 //!
 //! The `tracker` collects what the checks need: what clients requested and observed and, for white-box checks, the
@@ -45,6 +46,7 @@ pub(crate) mod liveness;
 pub(crate) mod oracle;
 mod order;
 pub(crate) mod outputs;
+pub(crate) mod room;
 pub(crate) mod time;
 mod tracker;
 pub mod verdict;

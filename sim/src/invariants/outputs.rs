@@ -1,5 +1,6 @@
 //! Released outputs: one reply per command, and nothing beyond the durable log after a failure.
 
+use driftq_core::log::IoOp;
 use driftq_core::types::{Lsn, Ticket, Timestamp};
 use driftq_core::{LogFault, Output, Refusal};
 
@@ -52,6 +53,11 @@ pub(crate) fn shortage_is_waited_out(failed_from: Option<Ticket>, failure: Optio
     catalog::SHORTAGE_IS_WAITED_OUT.holds(failed_from.is_some() || failure.is_none(), || format!("{failure:?}"))
 }
 
+#[doc = sentence!(nothing_written_after_failure)]
+pub(crate) fn nothing_written_after_failure(failed_from: Option<Ticket>, ops: &[IoOp]) -> Verdict {
+    catalog::NOTHING_WRITTEN_AFTER_FAILURE.holds(failed_from.is_none(), || format!("{} operations", ops.len()))
+}
+
 #[doc = sentence!(one_reply)]
 pub(super) fn one_reply<T>(pending: Option<&T>, ticket: Ticket, reply: &impl std::fmt::Debug) -> Verdict {
     catalog::ONE_REPLY.holds(pending.is_some(), || format!("{ticket}: {reply:?}"))
@@ -70,6 +76,8 @@ mod tests {
         violates(catalog::ONE_REPLY, one_reply::<()>(None, Ticket(1), &"success"));
         let success = |ticket| Output::Reply { ticket: Ticket(ticket), result: Ok(Reply::Success) };
         let context = ReleaseContext { durable: Lsn(9), failed_from: Some(Ticket(5)), now: Timestamp(0) };
+        holds(nothing_written_after_failure(None, &[]));
+        violates(catalog::NOTHING_WRITTEN_AFTER_FAILURE, nothing_written_after_failure(Some(Ticket(5)), &[]));
         holds(refused_after_failure(context, &success(4)));
         violates(catalog::REFUSED_AFTER_FAILURE, refused_after_failure(context, &success(5)));
     }

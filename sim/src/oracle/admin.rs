@@ -5,10 +5,10 @@ use driftq_core::reply::{CloseCause, Overload, TopicSetting};
 use driftq_core::types::{
     GroupId, GroupName, GroupOrigin, GroupStart, Millis, Retention, Setting, Timestamp, TopicId, TopicName,
 };
-use driftq_core::{Refusal, Reply};
+use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::expected::Expected;
-use super::model::{EndOfLog, Model, Stop};
+use super::model::{Model, Stop, Unwritten};
 use super::topic::{Group, Phase, Progress};
 
 impl Model {
@@ -44,7 +44,7 @@ impl Model {
         if self.topics.len() >= self.limits.topics_max {
             return Err(self.overloaded(Overload::Objects).into());
         }
-        self.record()?;
+        self.record(SpaceClass::Growth)?;
         let defaults = self.default_retention(name);
         let retention = or_everything(retention.age.or(defaults.age), retention.bytes.or(defaults.bytes));
         self.add_topic(name.clone(), partitions, retention);
@@ -77,7 +77,7 @@ impl Model {
         };
         let retention = or_everything(age, bytes);
         if retention != known {
-            self.record()?;
+            self.record(SpaceClass::Drain)?;
             self.topics[t].retention = retention;
             self.expect_at(Timestamp(0));
         }
@@ -86,7 +86,7 @@ impl Model {
 
     pub(super) fn delete_topic(&mut self, name: &TopicName) -> Result<Reply, Stop> {
         let t = self.topic(name)?;
-        self.record()?;
+        self.record(SpaceClass::Drain)?;
         let mut topic = self.topics.remove(t);
         self.scopes.retain(|scope| scope.asked.0 != *name && scope.asked.1 != *name);
         self.forget_effects(name, None);
@@ -103,7 +103,7 @@ impl Model {
         let t = self.topic(name)?;
         let count = self.topics[t].messages.len();
         if count > 0 {
-            self.record()?;
+            self.record(SpaceClass::Drain)?;
             for g in 0..self.topics[t].groups.len() {
                 let is_leased = |m: &usize| match &self.topics[t].groups[g].progress[*m] {
                     Progress::Attempted(attempted) => matches!(attempted.phase, Phase::Leased { .. }),
@@ -135,7 +135,7 @@ impl Model {
                 GroupOrigin::Requested => 2,
             };
             if durability(origin) > durability(self.topics[t].groups[g].origin) {
-                self.record()?;
+                self.record(SpaceClass::Drain)?;
                 self.topics[t].groups[g].origin = origin;
                 self.returned(t, g);
             }
@@ -144,7 +144,7 @@ impl Model {
         if self.topics[t].groups.len() >= self.limits.groups_max {
             return Err(self.overloaded(Overload::Objects).into());
         }
-        self.record()?;
+        self.record(SpaceClass::Drain)?;
         let now = self.now;
         let topic = &mut self.topics[t];
         topic.remove_over(now);
@@ -183,8 +183,8 @@ impl Model {
     }
 
     /// Deletes a group, whose streams are left to close.
-    pub(super) fn remove_group(&mut self, t: usize, g: usize) -> Result<(), EndOfLog> {
-        self.record()?;
+    pub(super) fn remove_group(&mut self, t: usize, g: usize) -> Result<(), Unwritten> {
+        self.record(SpaceClass::Drain)?;
         self.returned(t, g);
         let now = self.now;
         self.topics[t].remove_over(now);
@@ -210,7 +210,7 @@ impl Model {
     /// are acked.
     pub(super) fn seek(&mut self, topic: &TopicName, group: &GroupName, to: SeekTo) -> Result<Reply, Stop> {
         let (t, g) = self.group(topic, group)?;
-        self.record()?;
+        self.record(SpaceClass::Drain)?;
         let to = match to {
             SeekTo::Time(wall) => SeekTo::Time(self.broker_time(wall)),
             to => to,
@@ -240,7 +240,7 @@ impl Model {
     pub(super) fn pause(&mut self, topic: &TopicName, group: &GroupName, paused: bool) -> Result<Reply, Stop> {
         let (t, g) = self.group(topic, group)?;
         if self.topics[t].groups[g].paused != paused {
-            self.record()?;
+            self.record(SpaceClass::Drain)?;
             self.topics[t].groups[g].paused = paused;
         }
         Ok(Reply::Success)

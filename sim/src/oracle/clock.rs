@@ -1,9 +1,10 @@
 //! Broker time and wall time, by the rules: broker time follows the monotonic clock, wall time is broker time plus an
 //! offset that a record changes.
 
+use driftq_core::SpaceClass;
 use driftq_core::types::{Now, Timestamp};
 
-use super::model::{EndOfLog, Model};
+use super::model::{Model, Unwritten};
 use super::wall_clock::WallClock;
 
 /// Up to this difference from the wall clock nothing happens.
@@ -27,23 +28,30 @@ impl Model {
     }
 
     /// Advances broker time, never back, and compares wall time with the wall clock.
-    pub(super) fn advance_clock(&mut self, now: Now) -> Result<(), EndOfLog> {
+    pub(super) fn advance_clock(&mut self, now: Now) -> Result<(), Unwritten> {
         self.advance_broker_time(now);
         let measured = now.wall.0 as i64 - self.now.0 as i64;
         let is_near = (measured - self.wall_clock.target).abs() <= TOLERANCE_MS;
         if is_near || self.now.0 < self.wall_clock.adjusted_at + INTERVAL_MS {
             return Ok(());
         }
-        self.record()?;
+        match self.record(SpaceClass::Churn) {
+            // The next call tries again.
+            Err(Unwritten::NoRoom(_)) => return Ok(()),
+            written => written?,
+        }
         let offset = self.offset().max(measured);
         self.wall_clock = WallClock { adjusted_at: self.now.0, offset, target: measured };
         Ok(())
     }
 
     /// An operator sets wall time to the wall clock.
-    pub(super) fn rebase(&mut self, now: Now) -> Result<(), EndOfLog> {
+    pub(super) fn rebase(&mut self, now: Now) -> Result<(), Unwritten> {
         self.advance_broker_time(now);
-        self.record()?;
+        match self.record(SpaceClass::Drain) {
+            Err(Unwritten::NoRoom(_)) => return Ok(()),
+            written => written?,
+        }
         let offset = now.wall.0 as i64 - self.now.0 as i64;
         self.wall_clock = WallClock { adjusted_at: self.now.0, offset, target: offset };
         Ok(())

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use driftq_core::command::{Complete, Produce, TokenClaim};
 use driftq_core::reply::StepOutput;
 use driftq_core::types::{DeadReason, EffectStatus};
-use driftq_core::{Refusal, Reply};
+use driftq_core::{Refusal, Reply, SpaceClass};
 
-use super::model::{CompletedStep, Model, Stop, SweepKind};
+use super::model::{CompletedStep, Model, Stop, SweepKind, Unwritten};
 use super::produce::ProduceDecision;
 
 impl Model {
@@ -41,11 +41,11 @@ impl Model {
         }
 
         let before = (self.topics.clone(), self.scopes.clone(), self.sweeps.clone());
-        let produced = match self
-            .store_all(&complete.produce)
-            .map_err(Stop::from)
-            .and_then(|outputs| Ok((self.record()?, outputs)))
-        {
+        let produced = match self.store_all(&complete.produce).map_err(Stop::from).and_then(|outputs| {
+            let stores = outputs.iter().any(|output| !output.duplicate);
+            let class = if stores { SpaceClass::Growth } else { SpaceClass::Drain };
+            Ok((self.record(class)?, outputs))
+        }) {
             Ok(((), produced)) => produced,
             Err(stop) => {
                 (self.topics, self.scopes, self.sweeps) = before;
@@ -55,6 +55,13 @@ impl Model {
                 return Err(stop);
             }
         };
+        for (message, output) in complete.produce.iter().zip(&*produced) {
+            let has_key = message.envelope.idempotency_key.as_ref().is_some_and(|key| !key.is_empty());
+            if has_key && !output.duplicate {
+                let meant = message.envelope.target_topic.clone().unwrap_or_else(|| message.topic.clone());
+                self.plan_sweep(SweepKind::Identities((message.topic.clone(), meant)));
+            }
+        }
         // A skipped output may have displaced retained messages before it.
         let m = self.topics[t].message(complete.claim.offset).unwrap_or(m);
         match &complete.failed {
@@ -81,8 +88,17 @@ impl Model {
         self.steps.push(CompletedStep { token, message, produced: produced.clone(), until });
         self.plan_sweep(SweepKind::Steps);
         if self.steps.len() > self.limits.completions_max {
-            self.record()?;
-            self.steps.remove(0);
+            // If the log refuses it, the next step tries again.
+            match self.record(SpaceClass::Drain) {
+                Err(Unwritten::NoRoom(_)) => {}
+                written => {
+                    written?;
+                    let share = self.limits.completions_max.div_ceil(1_024).max(1);
+                    self.steps.drain(..share.min(self.steps.len()));
+                    // The next one may have a shorter window.
+                    self.plan_sweep(SweepKind::Steps);
+                }
+            }
         }
         Ok(Reply::Completed(produced))
     }

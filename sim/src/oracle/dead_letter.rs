@@ -5,9 +5,9 @@ use driftq_core::reply::Overload;
 use driftq_core::types::{
     DeadLetter, DeadReason, KeptForRedrive, Offset, PartitionId, RedriveOrigin, Retention, TopicName,
 };
-use driftq_core::{Refusal, Reply};
+use driftq_core::{Refusal, Reply, SpaceClass};
 
-use super::model::{EndOfLog, MessageIndex, Model, Stop};
+use super::model::{MessageIndex, Model, Stop, Unwritten};
 use super::topic::{Content, Progress, Topic};
 
 impl Model {
@@ -19,8 +19,8 @@ impl Model {
         m: usize,
         reason: DeadReason,
         last_error: &str,
-    ) -> Result<(), EndOfLog> {
-        self.record()?;
+    ) -> Result<(), Unwritten> {
+        self.record(SpaceClass::Drain)?;
         self.store_dead_letter((t, g, m), reason, last_error);
         Ok(())
     }
@@ -85,7 +85,9 @@ impl Model {
             match self.redrive_one(t, *d, *offset) {
                 Ok(redriven) => count += u64::from(redriven),
                 // A partial redrive is a success.
-                Err(Stop::Refused(_)) if count > 0 => return Ok(Reply::Redriven { count, rest: None }),
+                Err(Stop::Refused(_) | Stop::Unwritten(Unwritten::NoRoom(_))) if count > 0 => {
+                    return Ok(Reply::Redriven { count, rest: None });
+                }
                 Err(stop) => return Err(stop),
             }
         }
@@ -130,7 +132,7 @@ impl Model {
                 return Err(refusal.into());
             }
         }
-        self.record()?;
+        self.record(SpaceClass::Growth)?;
         let mut metadata = content.metadata.clone();
         metadata.dead_letter = None;
         metadata.envelope.retry_policy = dead_letter.kept.retry_policy;

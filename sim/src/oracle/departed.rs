@@ -1,13 +1,17 @@
 //! Groups whose streams have ended, and retained messages beyond the memory for them.
 
-use driftq_core::Refusal;
 use driftq_core::types::{GroupId, GroupOrigin, Millis, PartitionId, Timestamp, TopicId};
+use driftq_core::{Refusal, SpaceClass};
 
-use super::model::{EndOfLog, Model};
+use super::model::{Model, Unwritten};
+use super::timers::PER_RECORD;
 use super::topic::{Message, Progress, Topic};
 
 /// The most groups that one refusal marks, and that one call deletes.
 const PER_CALL: usize = 16;
+
+/// The most records by which one call removes retained messages beyond the memory for them.
+const FREED_PER_CALL: usize = 64;
 
 impl Model {
     /// The group has lost its last stream, or the broker has started.
@@ -74,13 +78,17 @@ impl Model {
         }
     }
 
-    pub(super) fn delete_due_groups(&mut self) -> Result<(), EndOfLog> {
+    pub(super) fn delete_due_groups(&mut self) -> Result<(), Unwritten> {
         for _ in 0..PER_CALL {
-            let Some(key) = self.due_groups.iter().min().copied() else { return Ok(()) };
+            let due = self.due_groups.iter().min().copied();
+            let Some(key) = due.filter(|_| !self.is_stalled()) else { return Ok(()) };
             let found = self.indices(key);
             let found = found.filter(|(t, g)| self.deletable(*t, *g) == Deletable::Now);
             match found {
-                Some((t, g)) => self.remove_group(t, g)?,
+                Some((t, g)) => {
+                    let written = self.remove_group(t, g);
+                    self.or_pause(written)?;
+                }
                 None => self.due_groups.retain(|due| *due != key),
             }
         }
@@ -112,15 +120,23 @@ impl Model {
         }
     }
 
+    pub(super) fn exceeds_retained_bound(&self) -> bool {
+        let max = self.limits.retained_bytes_max;
+        max < u64::MAX && self.topics.iter().map(retained_memory).sum::<u64>() > max
+    }
+
     /// The oldest retained messages go once all of them exceed their memory.
-    pub(super) fn limit_retained(&mut self) -> Result<(), EndOfLog> {
+    pub(super) fn limit_retained(&mut self) -> Result<(), Unwritten> {
         let max = self.limits.retained_bytes_max;
         let mut memory: u64 = self.topics.iter().map(retained_memory).sum();
         if memory <= max {
             return Ok(());
         }
         let target = memory - (memory - max).max(max / 1_024);
-        while memory > target {
+        for _ in 0..FREED_PER_CALL {
+            if memory <= target || self.is_stalled() {
+                break;
+            }
             let mut oldest: Vec<_> = Vec::new();
             for (t, topic) in self.topics.iter().enumerate() {
                 for partition in (0..topic.partitions()).map(PartitionId) {
@@ -131,8 +147,11 @@ impl Model {
             oldest.sort();
             let Some(((_, id, partition), t)) = oldest.first().copied() else { return Ok(()) };
             let next = oldest.get(1).map(|(key, _)| *key);
-            self.record()?;
-            while memory > target {
+            let written = self.record(SpaceClass::Drain);
+            self.or_pause(written)?;
+            let mut left = if self.is_stalled() { 0 } else { PER_RECORD };
+            while memory > target && left > 0 {
+                left -= 1;
                 let messages = &self.topics[t].messages;
                 let Some(at) = messages.iter().position(|it| it.is_retained && it.partition == partition) else {
                     break;

@@ -2,11 +2,12 @@
 
 use std::cmp::Reverse;
 
+use driftq_core::SpaceClass;
 use driftq_core::types::{ConsumerId, DeadReason, PartitionId, Timestamp};
 
 use super::expected::{Expected, ExpectedDelivery};
 use super::lease::{BegunBy, Runs};
-use super::model::{EndOfLog, Model};
+use super::model::{Model, Unwritten};
 use super::stream::Stream;
 use super::topic::{Attempted, LastErrorText, Phase, Progress, Topic};
 
@@ -16,12 +17,12 @@ const PER_CALL: usize = 1_024;
 
 impl Model {
     /// The first group, by id, with a deliverable message gets all it can take; then the next.
-    pub(super) fn dispatch(&mut self) -> Result<(), EndOfLog> {
+    pub(super) fn dispatch(&mut self) -> Result<(), Unwritten> {
         if self.streams.is_empty() {
             return Ok(());
         }
         let mut left = PER_CALL;
-        while left > 0 {
+        while left > 0 && !self.is_stalled() {
             let Some((t, g)) = self.next_group() else {
                 self.next_turn = Default::default();
                 return Ok(());
@@ -31,7 +32,11 @@ impl Model {
             while used < turn_max
                 && let Some((message, stream)) = self.next_message(t, g)
             {
-                self.deliver(t, g, message, stream)?;
+                let written = self.deliver(t, g, message, stream);
+                self.or_pause(written)?;
+                if self.is_stalled() {
+                    return Ok(());
+                }
                 used += 1;
             }
             if used == turn_max {
@@ -42,7 +47,7 @@ impl Model {
         Ok(())
     }
 
-    fn next_group(&self) -> Option<(usize, usize)> {
+    pub(super) fn next_group(&self) -> Option<(usize, usize)> {
         let mut first = None;
         for (t, topic) in self.topics.iter().enumerate() {
             for (g, group) in topic.groups.iter().enumerate() {
@@ -92,7 +97,7 @@ impl Model {
         best.map(|(_, _, message)| (message, stream))
     }
 
-    fn deliver(&mut self, t: usize, g: usize, m: usize, stream: usize) -> Result<(), EndOfLog> {
+    fn deliver(&mut self, t: usize, g: usize, m: usize, stream: usize) -> Result<(), Unwritten> {
         let topic = &self.topics[t];
         let content = topic.messages[m].content.clone();
         let deadline = content.metadata.envelope.deadline.as_ref().map(|deadline| deadline.at);
@@ -103,8 +108,9 @@ impl Model {
             };
             return self.dead_letter_message(t, g, m, DeadReason::DeadlineExceeded, error.as_str());
         }
-        self.record()?;
+        // A token that no record contains is not used again.
         let token = self.new_token();
+        self.record(SpaceClass::Churn)?;
         let stream = &mut self.streams[stream];
         let until = self.now.after(stream.lease);
         let topic = &mut self.topics[t];

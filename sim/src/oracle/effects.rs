@@ -10,12 +10,12 @@ use driftq_core::types::{
     DeadReason, EffectNamespace, EffectStatus, GroupName, Identity, LeaseToken, Lifetime, Millis, Offset, Outcome,
     OwnerName, PartitionId, Scope, Text, Timestamp, TopicName,
 };
-use driftq_core::{Refusal, Reply};
+use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::effect::{Effect, expiry};
 use super::expected::ExpectedReply;
 use super::lease::BegunBy;
-use super::model::{EndOfLog, MessageIndex, Model, Stop, SweepKind};
+use super::model::{MessageIndex, Model, Stop, SweepKind, Unwritten};
 use super::topic::Progress;
 
 /// The interval between sweeps of an effect past its window whose message is unacked.
@@ -48,7 +48,7 @@ impl Model {
             StoreCommand::List(list) => return Ok(self.list(list)),
             StoreCommand::Forget(Forget { identity }) => {
                 let at = self.known(identity)?;
-                self.record()?;
+                self.record(SpaceClass::Drain)?;
                 self.effects.remove(at);
                 Reply::Success
             }
@@ -126,7 +126,7 @@ impl Model {
             Lifetime::Until(wall) => Lifetime::Until(self.broker_time(wall)),
             window => window,
         });
-        self.record()?;
+        self.record(SpaceClass::Growth)?;
         let at = known.unwrap_or_else(|| {
             // A record past its window is replaced.
             self.effects.retain(|effect| effect.identity != *identity);
@@ -255,7 +255,7 @@ impl Model {
             return self.end_and_dead_letter(at, outcome, delivery, is_repeated);
         }
         if may_record {
-            self.record()?;
+            self.record(SpaceClass::Churn)?;
             self.record_outcome(at, outcome);
         }
         Ok(Reply::Success)
@@ -285,7 +285,7 @@ impl Model {
         self.check_dead_letter_source((t, g, m))?;
         let known = self.attempted_mut((t, g, m)).error.clone();
         let error = if outcome.last_error.is_empty() { known.as_str() } else { &outcome.last_error };
-        self.record()?;
+        self.record(SpaceClass::Drain)?;
         if !is_repeated {
             self.record_outcome(at, outcome);
         }
@@ -336,7 +336,7 @@ impl Model {
         if effect.is_final() || effect.is_leased(self.now) {
             return Err(Refusal::NotRetryable { status: effect.status }.into());
         }
-        self.record()?;
+        self.record(SpaceClass::Churn)?;
         Ok(self.grant(at, owner, token, self.now.after(self.lease(lease))))
     }
 
@@ -347,7 +347,7 @@ impl Model {
         if !self.effects[at].is_leased(self.now) {
             return Err(Refusal::StaleLease.into());
         }
-        self.record()?;
+        self.record(SpaceClass::Churn)?;
         let lease_until = self.now.after(self.lease(lease));
         self.set_lease(at, lease_until);
         self.effects[at].runs = self.runs_from_now(lease_until.since(self.now), BegunBy::Extension);
@@ -498,11 +498,11 @@ impl Model {
     }
 
     /// Effects past their window expire, except those whose message is unacked.
-    pub(super) fn sweep_effects(&mut self, of: &EffectNamespace) -> Result<(), EndOfLog> {
+    pub(super) fn sweep_effects(&mut self, of: &EffectNamespace) -> Result<(), Unwritten> {
         if self.next_sweep(of).is_none_or(|first| first > self.now) {
             return Ok(());
         }
-        self.record()?;
+        self.record(SpaceClass::Drain)?;
         let due = |effect: &Effect, now| effect.namespace() == *of && effect.sweep_at.max(effect.expires_at) <= now;
         for at in (0..self.effects.len()).rev().filter(|at| due(&self.effects[*at], self.now)).collect::<Vec<_>>() {
             if self.is_pending(&self.effects[at]) {

@@ -5,40 +5,71 @@ use driftq_core::command::{
     ListGroups, ListTopics, Nack, Pause, Peek, Purge, Redrive, Release, Resume, Seek, SetPrefetch, Unsubscribe,
     Withdraw,
 };
+use driftq_core::pipeline::RefusedAppend;
 use driftq_core::types::{GroupOrigin, Now, Ticket};
 use driftq_core::{Command, Refusal, Reply};
 
 use super::expected::{Expected, ExpectedReply};
-use super::model::{EndOfLog, Input, Model, Stop};
+use super::model::{Input, Model, Reclaim, Stop, Unwritten};
+use super::room::Room;
 
 impl Model {
     /// Executes an input.
-    pub(super) fn run(&mut self, input: &Input) -> Result<(), EndOfLog> {
+    pub(super) fn run(&mut self, input: &Input) -> Result<(), Unwritten> {
         match input {
-            Input::Boot(now) => self.boot(*now),
-            Input::Timeout(now) => {
+            Input::Boot(now, limits) => {
+                self.limits = limits.clone();
+                self.boot(*now)
+            }
+            Input::Timeout(now, refused, reclaim) => {
+                self.room = Room::of(refused.clone());
                 self.advance(*now)?;
                 self.dispatch()?;
                 self.limit_winners()?;
-                self.limit_retained()
+                self.limit_retained()?;
+                if *reclaim == Reclaim::Yes {
+                    self.has_more_to_reclaim = self.reclaim_retained()?;
+                }
+                Ok(())
             }
             Input::Release(now, durable) => {
                 self.synced(*now, *durable);
                 Ok(())
             }
-            Input::Rebase(now) => self.rebase(*now),
+            Input::Rebase(now, refused) => {
+                self.room = Room::of(refused.clone());
+                self.rebase(*now)
+            }
             // Outputs of a replay are dropped, so any ticket will do.
-            Input::Command(now, command) => self.command(*now, Default::default(), command).map(drop),
+            Input::Command(now, command, refused) => {
+                self.command(*now, Default::default(), command, refused.clone()).map(drop)
+            }
         }
     }
 
     /// Executes a command. Returns whether it did more than refuse or query.
-    pub(super) fn command(&mut self, now: Now, ticket: Ticket, command: &Command) -> Result<bool, EndOfLog> {
+    pub(super) fn command(
+        &mut self,
+        now: Now,
+        ticket: Ticket,
+        command: &Command,
+        refused: Vec<RefusedAppend>,
+    ) -> Result<bool, Unwritten> {
+        self.room = Room::of(refused);
         self.advance(now)?;
+        let before = self.room.is_short().then(|| Box::new(self.clone()));
         let result = match self.execute(command) {
             Ok(reply) => Ok(reply),
             Err(Stop::Refused(refusal)) => Err(refusal),
-            Err(Stop::EndOfLog) => return Err(EndOfLog),
+            Err(Stop::Unwritten(Unwritten::NoRoom(refusal))) => {
+                if let Some(before) = before {
+                    // A refusal for want of space has no effect, except that a token is not used again.
+                    let (room, next_token) = (std::mem::take(&mut self.room), self.next_token);
+                    *self = Self { room, next_token, ..*before };
+                }
+                Err(self.refusal_of(refusal))
+            }
+            Err(Stop::Unwritten(end)) => return Err(end),
         };
         let is_query = matches!(
             command,
@@ -51,6 +82,8 @@ impl Model {
         let is_full = matches!(&result, Err(Refusal::Overloaded { full: Some(_), .. }));
         // A full partition may have groups deleted.
         let is_change = matches!(command, Command::Store(_)) || is_full || result.is_ok() && !is_query;
+        // The attempts of a call without space are counted, also those of a command that is refused.
+        let is_change = is_change || self.room.is_short();
         // A deletion, a seek or a redrive has ended leases.
         self.drop_ended_entries();
         self.outputs.push_back(Expected::Reply { ticket, result });

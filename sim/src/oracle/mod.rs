@@ -1,13 +1,12 @@
 //! The oracle: a second, deliberately naive broker that predicts every output of the real one.
 //!
-//! The [`Oracle`] gets the same inputs as the broker: commands, timeouts, starts and crashes. From the specification
-//! alone it predicts every reply, refusal, delivery and closed stream, in order, and [compares](Oracle::compare) them
+//! The [`Oracle`] gets the same inputs as the broker: commands, timeouts, starts and crashes, and what its log had no
+//! space for. From the specification alone it predicts every reply, refusal, delivery and closed stream, in order, and [compares](Oracle::compare) them
 //! with the actual outputs. It uses the types of `driftq-core` (commands, replies, names, ids) and none of its logic:
 //! no floors, runs, indices, timers or records, only lists that are scanned. What both agree on was therefore
 //! implemented twice.
 //!
-//! Not modelled: a log that refuses for lack of space or has failed, and a call with more than 1,024 due timers. Such a
-//! world continues without the oracle; after a log failure the oracle can continue with the crash that follows.
+//! Not modelled: a call with more than 1,024 due timers, which no simulated world has.
 
 mod admin;
 mod clock;
@@ -16,6 +15,7 @@ mod dead_letter;
 mod departed;
 mod describe;
 mod dispatch;
+mod due;
 mod effect;
 mod effects;
 mod execute;
@@ -26,6 +26,7 @@ mod order;
 mod produce;
 mod release;
 mod rollback;
+mod room;
 mod settle;
 mod stream;
 mod subscribe;
@@ -36,14 +37,19 @@ mod wall_clock;
 mod winners;
 
 use std::fmt;
+use std::sync::Arc;
 
 use driftq_core::command::Command;
-use driftq_core::types::{Limits, Now, Ticket};
+use driftq_core::pipeline::RefusedAppend;
+use driftq_core::types::{
+    ERROR_TEXT_BYTES_CEILING, Limits, MESSAGE_BYTES_CEILING, Now, PARTITIONS_CEILING, RESULT_BYTES_CEILING, Ticket,
+    Timestamp,
+};
 use driftq_core::{Output, Refusal};
 
 pub use self::expected::Mismatch;
 use self::expected::{Expected, compare};
-use self::model::{Input, Model};
+use self::model::{Input, Model, Reclaim};
 use self::rollback::InputHistory;
 
 /// The naive broker and its predictions.
@@ -51,44 +57,117 @@ use self::rollback::InputHistory;
 pub struct Oracle {
     model: Model,
     history: InputHistory,
+    /// Those of the next start.
+    limits: Arc<Limits>,
+    /// The records that the log refuses in the next call.
+    refused: Vec<RefusedAppend>,
+    segment: NextSegment,
+    /// When retained messages are removed, on the monotonic clock, since the disk has no space for another segment.
+    reclaim_at: Option<Timestamp>,
+}
+
+/// The segment after the current one, as far as the disk shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextSegment {
+    /// It may exist or not.
+    Unknown,
+    /// The disk had no space for the smallest one.
+    NoSpace,
 }
 
 impl Oracle {
     /// The oracle of a broker that was never started.
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
-        let model = Model::new(limits);
-        Self { history: InputHistory::new(&model), model }
+        let limits = within_ceilings(limits);
+        let model = Model::new(limits.clone());
+        let history = InputHistory::new(&model);
+        Self { model, history, limits, refused: Vec::new(), segment: NextSegment::Unknown, reclaim_at: None }
+    }
+
+    /// The next start has these limits.
+    pub fn configure(&mut self, limits: &Limits) {
+        self.limits = within_ceilings(limits);
     }
 
     /// The broker started at `now` with no streams. Its boot record counts as one record.
     pub fn boot(&mut self, now: impl Into<Now>) {
-        self.execute(Input::Boot(now.into()));
+        self.execute(Input::Boot(now.into(), self.limits.clone()));
+    }
+
+    /// In the next call ([`command`](Self::command), [`timeout`](Self::timeout), [`rebase`](Self::rebase)) the log
+    /// refuses these records.
+    pub fn refuse(&mut self, refused: &[RefusedAppend]) {
+        self.refused.clear();
+        self.refused.extend_from_slice(refused);
+    }
+
+    /// Whether the refusals of the last call were those of its records.
+    ///
+    /// # Errors
+    /// [`Mismatch`] if the log refused a record of another class, or more records than the call appends.
+    pub fn compare_refusals(&self) -> Result<(), Mismatch> {
+        let unexpected = |error: room::RoomError| Mismatch {
+            expected: "the refusal of a record of this call".to_owned(),
+            found: error.to_string(),
+        };
+        self.model.room.check().map_err(unexpected)
+    }
+
+    /// The driver began to create the next segment, or has created it (`NextSegment::Unknown`), or the disk had no
+    /// space for it at `now`.
+    pub fn next_segment(&mut self, now: Now, segment: NextSegment) {
+        self.segment = segment;
+        if segment == NextSegment::NoSpace {
+            self.reclaim_at = Some(now.mono);
+        }
+    }
+
+    /// The log has failed: what waits for a sync is refused or lost, and every later command is refused.
+    pub fn fail(&mut self) {
+        if !self.model.failed {
+            self.model.fail();
+        }
     }
 
     /// The broker got `command` at `now` and returned `ticket`.
     pub fn command(&mut self, now: impl Into<Now>, ticket: Ticket, command: &Command) {
-        if self.model.closed {
-            self.model.outputs.push_back(Expected::Reply { ticket, result: Err(Refusal::ShuttingDown) });
+        let refused = std::mem::take(&mut self.refused);
+        if self.model.failed || self.model.closed {
+            let refusal = if self.model.failed { Refusal::LogFailed } else { Refusal::ShuttingDown };
+            self.model.outputs.push_back(Expected::Reply { ticket, result: Err(refusal) });
             return;
         }
         let now = now.into();
-        let is_change = self.model.command(now, ticket, command).expect("without a crash the log does not end");
+        let is_change =
+            self.model.command(now, ticket, command, refused.clone()).expect("without a crash the log does not end");
         // A refused command or a query does no more than a timeout.
-        self.history
-            .note(&mut self.model, if is_change { Input::Command(now, command.clone()) } else { Input::Timeout(now) });
+        let input = match is_change {
+            true => Input::Command(now, command.clone(), refused),
+            false => Input::Timeout(now, Vec::new(), Reclaim::No),
+        };
+        self.history.note(&mut self.model, input);
     }
 
     /// The broker's `handle_timeout` was called at `now`.
     pub fn timeout(&mut self, now: impl Into<Now>) {
-        if !self.model.closed {
-            self.execute(Input::Timeout(now.into()));
+        let (now, refused) = (now.into(), std::mem::take(&mut self.refused));
+        if self.model.failed || self.model.closed {
+            return;
+        }
+        let is_due = self.reclaim_at.take_if(|at| *at <= now.mono).is_some();
+        let reclaims = is_due && self.segment == NextSegment::NoSpace;
+        let reclaim = if reclaims { Reclaim::Yes } else { Reclaim::No };
+        self.execute(Input::Timeout(now, refused, reclaim));
+        if reclaims && self.model.has_more_to_reclaim {
+            self.reclaim_at = Some(now.mono);
         }
     }
 
     /// The broker's wall clock was rebased at `now`.
     pub fn rebase(&mut self, now: impl Into<Now>) {
-        self.execute(Input::Rebase(now.into()));
+        let refused = std::mem::take(&mut self.refused);
+        self.execute(Input::Rebase(now.into(), refused));
     }
 
     /// The broker is shutting down: commands are refused with [`Refusal::ShuttingDown`] and timeouts do nothing.
@@ -119,6 +198,7 @@ impl Oracle {
     /// If that is fewer than the durable ones, or more than there were.
     pub fn crash(&mut self, survived: u64) {
         self.model = self.history.roll_back(&self.model, survived);
+        (self.segment, self.reclaim_at) = (NextSegment::Unknown, None);
     }
 
     /// The broker released this output.
@@ -127,6 +207,12 @@ impl Oracle {
     /// [`Mismatch`] if another output, or none, was expected. The oracle cannot continue after that.
     pub fn compare(&mut self, output: &Output) -> Result<(), Mismatch> {
         compare(self.model.outputs.pop_front(), output)
+    }
+
+    /// The monotonic time at which the broker's `handle_timeout` must be called at the latest; `None` if nothing is due.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.model.next_due()
     }
 
     /// The number of expected outputs that wait for a sync.
@@ -144,12 +230,24 @@ impl Oracle {
 
     /// Writes its state for [a fingerprint](crate::world::Fingerprint).
     pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        self.model.canonical(out)?;
-        self.history.canonical(out)
+        let Self { model, history, limits: _, refused: _, segment, reclaim_at } = self;
+        write!(out, "{segment:?} {reclaim_at:?} ")?;
+        model.canonical(out)?;
+        history.canonical(out)
     }
 
     fn execute(&mut self, input: Input) {
         self.model.run(&input).expect("without a crash the log does not end");
         self.history.note(&mut self.model, input);
     }
+}
+
+fn within_ceilings(limits: &Limits) -> Arc<Limits> {
+    Arc::new(Limits {
+        message_bytes_max: limits.message_bytes_max.min(MESSAGE_BYTES_CEILING),
+        error_text_bytes_max: limits.error_text_bytes_max.min(ERROR_TEXT_BYTES_CEILING),
+        result_bytes_max: limits.result_bytes_max.min(RESULT_BYTES_CEILING),
+        partitions_max: limits.partitions_max.min(PARTITIONS_CEILING),
+        ..limits.clone()
+    })
 }

@@ -4,18 +4,19 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use driftq_core::pipeline::RefusedAppend;
 use driftq_core::reply::StepOutput;
 use driftq_core::types::{
-    Boot, ConsumerId, ERROR_TEXT_BYTES_CEILING, EffectNamespace, GroupId, GroupName, LeaseToken, Limits,
-    MESSAGE_BYTES_CEILING, Metadata, Millis, Now, Offset, PARTITIONS_CEILING, PartitionId, RESULT_BYTES_CEILING,
-    Timestamp, TopicId, TopicName,
+    Boot, ConsumerId, EffectNamespace, GroupId, GroupName, LeaseToken, Limits, Metadata, Millis, Now, Offset,
+    PartitionId, Timestamp, TopicId, TopicName,
 };
-use driftq_core::{Command, Refusal};
+use driftq_core::{Command, LogRefusal, Refusal, SpaceClass};
 
 use super::effect::Effect;
 use super::expected::Expected;
 use super::lease::Runs;
 use super::order::Order;
+use super::room::Room;
 use super::stream::Stream;
 use super::topic::{Attempted, Message, Phase, Progress, Topic};
 use super::wall_clock::WallClock;
@@ -58,6 +59,14 @@ pub(super) struct Model {
     /// The group with which the next dispatch continues, if the last one was cut short.
     pub(super) next_turn: (TopicId, GroupId),
     pub(super) outputs: VecDeque<Expected>,
+    /// What the log refuses in the current call, and how far the call is.
+    pub(super) room: Room,
+    /// Timers and dispatch pause until then, since the log refused a record of theirs.
+    pub(super) stalled_until: Option<Timestamp>,
+    /// The last call that removed retained messages on a full disk left some.
+    pub(super) has_more_to_reclaim: bool,
+    /// The log has failed: everything is refused.
+    pub(super) failed: bool,
 }
 
 /// The produce identities of one requested topic and destination, in order of acceptance.
@@ -117,26 +126,39 @@ pub(super) enum SweepKind {
 /// The indices of a topic, group and message.
 pub(super) type MessageIndex = (usize, usize, usize);
 
-/// An input of the model.
+/// An input of the model, with the records that the log refuses.
 #[derive(Clone, Debug)]
 pub(super) enum Input {
-    Boot(Now),
-    Command(Now, Command),
-    Timeout(Now),
+    /// With these limits.
+    Boot(Now, Arc<Limits>),
+    Command(Now, Command, Vec<RefusedAppend>),
+    Timeout(Now, Vec<RefusedAppend>, Reclaim),
     /// So many records are durable.
     Release(Now, u64),
-    Rebase(Now),
+    Rebase(Now, Vec<RefusedAppend>),
 }
 
-/// The log ends here: later records were never written.
+/// Whether a call removes retained messages, since the disk has no space for another segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reclaim {
+    Yes,
+    No,
+}
+
+/// Why a record is not in the log.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct EndOfLog;
+pub(super) enum Unwritten {
+    /// The log ends here: later records were never written.
+    EndOfLog,
+    /// The log had no space for it.
+    NoRoom(LogRefusal),
+}
 
 /// Why a command stops.
 #[derive(Debug)]
 pub(super) enum Stop {
     Refused(Refusal),
-    EndOfLog,
+    Unwritten(Unwritten),
 }
 
 impl From<Refusal> for Stop {
@@ -145,23 +167,16 @@ impl From<Refusal> for Stop {
     }
 }
 
-impl From<EndOfLog> for Stop {
-    fn from(_: EndOfLog) -> Self {
-        Self::EndOfLog
+impl From<Unwritten> for Stop {
+    fn from(unwritten: Unwritten) -> Self {
+        Self::Unwritten(unwritten)
     }
 }
 
 impl Model {
-    pub(super) fn new(limits: &Limits) -> Self {
-        let limits = Limits {
-            message_bytes_max: limits.message_bytes_max.min(MESSAGE_BYTES_CEILING),
-            error_text_bytes_max: limits.error_text_bytes_max.min(ERROR_TEXT_BYTES_CEILING),
-            result_bytes_max: limits.result_bytes_max.min(RESULT_BYTES_CEILING),
-            partitions_max: limits.partitions_max.min(PARTITIONS_CEILING),
-            ..limits.clone()
-        };
+    pub(super) fn new(limits: Arc<Limits>) -> Self {
         Self {
-            limits: Arc::new(limits),
+            limits,
             records: 0,
             clock: Timestamp(0),
             wall_clock: WallClock::default(),
@@ -186,6 +201,10 @@ impl Model {
             first_deadline: Timestamp(0),
             next_turn: Default::default(),
             outputs: VecDeque::new(),
+            room: Room::default(),
+            stalled_until: None,
+            has_more_to_reclaim: false,
+            failed: false,
         }
     }
 
@@ -217,9 +236,14 @@ impl Model {
         self.first_deadline = Timestamp(0);
         self.next_turn = Default::default();
         self.outputs.clear();
+        self.room = Room::default();
+        self.stalled_until = None;
+        self.has_more_to_reclaim = false;
+        self.failed = false;
     }
 
-    /// Writes everything but the limits, the record count and `quiet_until`: that saves scans and changes no result.
+    /// Writes everything but the limits, the record count, what belongs to one call and `quiet_until`: that saves scans
+    /// and changes no result.
     pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self {
             limits: _,
@@ -247,16 +271,21 @@ impl Model {
             first_deadline,
             next_turn,
             outputs,
+            room: _,
+            stalled_until,
+            has_more_to_reclaim,
+            failed,
         } = self;
         write!(out, "{wall_clock:?} {started:?} {first_deadline:?} ")?;
         write!(out, "{clock:?} {boot:?} {next_topic:?} {topics:?} {scopes:?} {effects:?} {steps:?} {winners:?} ")?;
         write!(out, "{now:?} {closed} {next_consumer:?} {next_token} {streams:?} {orders:?} {sweeps:?} ")?;
-        write!(out, "{next_turn:?} {due_groups:?} {outputs:?} ")
+        write!(out, "{next_turn:?} {due_groups:?} {outputs:?} {stalled_until:?} {has_more_to_reclaim} {failed} ")
     }
 
-    /// Writes a record. Every durable change follows one of these.
-    pub(super) fn record(&mut self) -> Result<(), EndOfLog> {
-        self.records_left = self.records_left.checked_sub(1).ok_or(EndOfLog)?;
+    /// Writes a record, which may use this part of the reserve. Every durable change follows one of these.
+    pub(super) fn record(&mut self, class: SpaceClass) -> Result<(), Unwritten> {
+        self.room.attempt(class).map_err(Unwritten::NoRoom)?;
+        self.records_left = self.records_left.checked_sub(1).ok_or(Unwritten::EndOfLog)?;
         self.records += 1;
         self.clock = self.now;
         Ok(())

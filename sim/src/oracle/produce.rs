@@ -3,7 +3,7 @@
 use driftq_core::command::Produce;
 use driftq_core::reply::{FullPartition, Overload, Produced, RouterUse};
 use driftq_core::types::{Metadata, PartitionId, ProduceScope, TopicName};
-use driftq_core::{Refusal, Reply};
+use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::model::{Asked, DedupeEntry, DedupeScope, Model, Stop, SweepKind};
 use super::topic::{Content, Group, Message, Progress};
@@ -31,7 +31,7 @@ impl Model {
         Ok(Reply::Produced(match decision {
             ProduceDecision::Duplicate(first) => first,
             ProduceDecision::NewMessage(new) => {
-                self.record()?;
+                self.record(SpaceClass::Growth)?;
                 self.store_message(produce, *new)
             }
         }))
@@ -58,8 +58,9 @@ impl Model {
                     router: RouterUse::NoDecision,
                 }));
             }
-            let live_count = known.iter().filter(|identity| self.now < identity.expires_at).count() as u64;
-            if live_count >= self.limits.dedupe_keys_max {
+            // One whose window was shorter than that of older ones leaves the count after those.
+            let forgotten = known.iter().take_while(|identity| identity.expires_at <= self.now).count();
+            if (known.len() - forgotten) as u64 >= self.limits.dedupe_keys_max {
                 return Err(self.overloaded(Overload::DedupeKeys));
             }
         }
@@ -234,7 +235,10 @@ impl Model {
         let known = &mut self.scopes[at].identities;
         known.retain(|other| (&other.tenant, &other.key) != (&identity.tenant, &identity.key));
         known.push(identity);
-        self.plan_sweep(SweepKind::Identities(asked.clone()));
+        // The sweep of the oldest covers the others.
+        if known.len() == 1 {
+            self.plan_sweep(SweepKind::Identities(asked.clone()));
+        }
     }
 }
 

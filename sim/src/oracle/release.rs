@@ -2,11 +2,11 @@
 
 use driftq_core::command::{Claim, TokenClaim};
 use driftq_core::types::{ConsumerId, EffectStatus, Millis, Now, Timestamp};
-use driftq_core::{Refusal, Reply};
+use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::expected::Expected;
 use super::lease::{BegunBy, Runs};
-use super::model::{EndOfLog, MessageIndex, Model, Stop};
+use super::model::{MessageIndex, Model, Stop, Unwritten};
 use super::topic::{Attempted, Phase, Progress};
 
 impl Model {
@@ -34,8 +34,9 @@ impl Model {
         }
     }
 
-    /// The deliveries to a stream that are not durable yet are taken back, oldest first.
-    pub(super) fn withdraw_unreleased(&mut self, stream: ConsumerId) -> Result<(), EndOfLog> {
+    /// The deliveries to a stream that are not durable yet are taken back, oldest first. Those for which the log has no
+    /// space leave.
+    pub(super) fn withdraw_unreleased(&mut self, stream: ConsumerId) -> Result<(), Unwritten> {
         for message in self.unanswered_by(stream) {
             let Some(index) = self.index_of(message) else { continue };
             let (t, g, m) = index;
@@ -44,7 +45,10 @@ impl Model {
             if let Phase::Leased { holder, runs: Runs::From { begun_by: BegunBy::Delivery, .. }, .. } = attempted.phase
                 && holder == stream
             {
-                self.withdraw_delivery(index)?;
+                match self.withdraw_delivery(index) {
+                    Err(Unwritten::NoRoom(_)) => return Ok(()),
+                    written => written?,
+                }
                 self.outputs.retain(|output| !matches!(output, Expected::Deliver(it) if it.token == token));
             }
         }
@@ -64,7 +68,7 @@ impl Model {
     }
 
     /// One record takes back the newest delivery of a message.
-    fn withdraw_delivery(&mut self, index: MessageIndex) -> Result<(), EndOfLog> {
+    fn withdraw_delivery(&mut self, index: MessageIndex) -> Result<(), Unwritten> {
         self.requeue(index)?;
         let attempted = self.attempted_mut(index);
         attempted.attempts -= 1;
@@ -77,8 +81,8 @@ impl Model {
     }
 
     /// Grants that still run keep the record of their effect.
-    pub(super) fn renew_overrunning_grants(&mut self) -> Result<(), EndOfLog> {
-        loop {
+    pub(super) fn renew_overrunning_grants(&mut self) -> Result<(), Unwritten> {
+        while !self.is_stalled() {
             let overruns = |at: &usize| {
                 let effect = &self.effects[*at];
                 effect.status == EffectStatus::InProgress
@@ -89,12 +93,17 @@ impl Model {
             let Some(at) = all.min_by_key(|at| (self.effects[*at].expires_at, self.effects[*at].token)) else {
                 return Ok(());
             };
-            self.record()?;
+            let written = self.record(SpaceClass::Churn);
+            self.or_pause(written)?;
+            if self.is_stalled() {
+                break;
+            }
             let until = match self.effects[at].runs {
                 Runs::Until(end) => end,
                 Runs::From { lease, .. } => self.now.after(lease),
             };
             self.set_lease(at, until);
         }
+        Ok(())
     }
 }

@@ -6,10 +6,10 @@ use driftq_core::command::{AckCumulative, Claim, ExpireLease, Retry, TokenClaim}
 use driftq_core::types::{
     ConsumerId, DeadReason, GroupName, Millis, Offset, PartitionId, RetryPolicy, Timestamp, TopicName,
 };
-use driftq_core::{Refusal, Reply};
+use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::lease::BegunBy;
-use super::model::{EndOfLog, MessageIndex, Model, Stop};
+use super::model::{MessageIndex, Model, Stop, Unwritten};
 use super::topic::{Attempted, LastErrorText, Phase, Progress, Topic};
 
 /// The longest backoff where the policy sets none.
@@ -81,7 +81,7 @@ impl Model {
 
     pub(super) fn ack(&mut self, claim: &Claim) -> Result<Reply, Stop> {
         if let Some(index) = self.claimed_message(claim)? {
-            self.record()?;
+            self.record(SpaceClass::Drain)?;
             self.ack_one(index);
         }
         Ok(Reply::Success)
@@ -153,7 +153,7 @@ impl Model {
         if offsets.is_empty() {
             return Ok(Reply::Success);
         }
-        self.record()?;
+        self.record(SpaceClass::Drain)?;
         for offset in offsets {
             // An ack before may have removed messages.
             let m = self.topics[t].message(offset).expect("an unacked message is stored");
@@ -200,7 +200,7 @@ impl Model {
             self.failed(index.0, index.1, index.2, error, Failure::Nack { delay })?;
         } else if error.as_str() != known.as_str() {
             // The failure was counted when the lease expired.
-            self.record()?;
+            self.record(SpaceClass::Drain)?;
             self.attempted_mut(index).error = error;
         }
         Ok(Reply::Success)
@@ -214,7 +214,7 @@ impl Model {
         if !matches!(self.attempted_mut(index).phase, Phase::Leased { runs, .. } if !runs.has_ended(now)) {
             return Err(Refusal::StaleLease.into());
         }
-        self.record()?;
+        self.record(SpaceClass::Churn)?;
         let extended = self.runs_from_now(lease, BegunBy::Extension);
         if let Phase::Leased { until, runs, .. } = &mut self.attempted_mut(index).phase {
             (*until, *runs) = (end, extended);
@@ -234,8 +234,8 @@ impl Model {
     }
 
     /// Requeues a message without counting a failure.
-    pub(super) fn requeue(&mut self, index: MessageIndex) -> Result<(), EndOfLog> {
-        self.record()?;
+    pub(super) fn requeue(&mut self, index: MessageIndex) -> Result<(), Unwritten> {
+        self.record(SpaceClass::Drain)?;
         self.pin(index);
         let now = self.now;
         self.attempted_mut(index).phase = Phase::Queued { not_before: now, expired_on: None };
@@ -250,7 +250,7 @@ impl Model {
         m: usize,
         error: LastErrorText,
         failure: Failure,
-    ) -> Result<(), EndOfLog> {
+    ) -> Result<(), Unwritten> {
         let now = self.now;
         let attempted = self.attempted_mut((t, g, m)).clone();
         let (delay, counts, expired_on) = match (failure, attempted.phase) {
@@ -277,7 +277,9 @@ impl Model {
             (None, None) => Millis(0),
             (None, Some(policy)) => backoff(&policy, failures, jitter(topic, g, m, attempted.attempts)),
         };
-        self.record()?;
+        // An expiry changes a lease; what a worker reports drains the broker.
+        let class = if let Failure::Expiry { .. } = failure { SpaceClass::Churn } else { SpaceClass::Drain };
+        self.record(class)?;
         self.pin((t, g, m));
         let attempted = self.attempted_mut((t, g, m));
         attempted.failures = failures;

@@ -5,7 +5,7 @@ use driftq_core::reply::Overload;
 use driftq_core::types::{ConsumerId, GroupOrigin};
 use driftq_core::{Refusal, Reply};
 
-use super::model::{Model, Stop};
+use super::model::{Model, Stop, Unwritten};
 use super::stream::{Stream, held_by};
 
 impl Model {
@@ -66,7 +66,11 @@ impl Model {
                 (0..topic.messages.len()).filter(|m| held_by(&topic.groups[g].progress[*m], consumer)).collect();
             held.sort_by_key(|m| (topic.messages[*m].partition, *m));
             for m in held {
-                self.requeue((t, g, m))?;
+                match self.requeue((t, g, m)) {
+                    // The remaining leases expire.
+                    Err(Unwritten::NoRoom(_)) => break,
+                    written => written?,
+                }
             }
         }
         let stream = self.streams.remove(at);

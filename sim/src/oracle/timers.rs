@@ -2,18 +2,19 @@
 //!
 //! Due retries and delayed messages need no timer: dispatch reads the clock.
 
+use driftq_core::SpaceClass;
 use driftq_core::types::{DeadReason, Millis, Now, Offset, PartitionId, Timestamp};
 
 use super::lease::Runs;
-use super::model::{Asked, EndOfLog, Model, Sweep, SweepKind};
+use super::model::{Asked, Model, Sweep, SweepKind, Unwritten};
 use super::settle::Failure;
-use super::topic::{Attempted, LastErrorText, Message, Phase, Progress};
+use super::topic::{Attempted, LastErrorText, Phase, Progress};
 
 /// How long after the expiry of the oldest entry a sweep runs.
 const SLACK: Millis = Millis(1_000);
 
 /// The most entries or messages that one record removes.
-const PER_RECORD: usize = 1_024;
+pub(super) const PER_RECORD: usize = 1_024;
 
 /// A due timer, by indices.
 enum Due {
@@ -24,9 +25,9 @@ enum Due {
 }
 
 impl Model {
-    pub(super) fn boot(&mut self, now: Now) -> Result<(), EndOfLog> {
+    pub(super) fn boot(&mut self, now: Now) -> Result<(), Unwritten> {
         self.start_clock(now);
-        self.record()?;
+        self.record(SpaceClass::Drain)?;
         self.boot = self.boot.next();
         self.quiet_until = Timestamp(0);
         self.order_leases_of_earlier_boots();
@@ -41,23 +42,33 @@ impl Model {
     }
 
     /// Advances the clocks and fires what is due: leases and retention by time, then deadlines, then sweeps.
-    pub(super) fn advance(&mut self, now: Now) -> Result<(), EndOfLog> {
+    pub(super) fn advance(&mut self, now: Now) -> Result<(), Unwritten> {
+        self.advance_broker_time(now);
+        self.end_pause();
         self.advance_clock(now)?;
         self.renew_overrunning_grants()?;
-        loop {
-            if let Some(due) = self.first_due().or_else(|| self.first_deadline_passed()) {
+        while !self.is_stalled() {
+            let fired = if let Some(due) = self.first_due().or_else(|| self.first_deadline_passed()) {
                 match due {
-                    Due::Lease { topic, group, message } => self.lease_expired(topic, group, message)?,
-                    Due::Retention { topic, partition } => self.expire_retained(topic, partition)?,
-                    Due::IdleGroup { topic, group } => self.examine(topic, group),
-                    Due::Deadline { topic, group, message } => self.deadline_passed(topic, group, message)?,
+                    Due::Lease { topic, group, message } => self.lease_expired(topic, group, message),
+                    Due::Retention { topic, partition } => self.expire_retained(topic, partition),
+                    Due::IdleGroup { topic, group } => {
+                        self.examine(topic, group);
+                        Ok(())
+                    }
+                    Due::Deadline { topic, group, message } => self.deadline_passed(topic, group, message),
                 }
             } else if let Some(what) = self.take_sweep() {
-                self.sweep(what)?;
+                let swept = self.sweep(&what);
+                // Also one whose record the log refused.
+                self.plan_sweep(what);
+                swept
             } else {
-                return self.delete_due_groups();
-            }
+                break;
+            };
+            self.or_pause(fired)?;
         }
+        self.delete_due_groups()
     }
 
     /// The earliest due timer; at the same time leases come first, then lower ids.
@@ -97,14 +108,9 @@ impl Model {
                 }
             }
             for partition in (0..topic.partitions()).map(PartitionId) {
-                let retained = topic.messages.iter().filter(|it| it.partition == partition && it.is_retained);
-                let bytes: u64 = retained.clone().map(Message::bytes).sum();
-                let Some(oldest) = retained.into_iter().next() else { continue };
-                let at = match (topic.retention.bytes, topic.retention.age) {
-                    (Some(max), _) if bytes > max => Timestamp(0),
-                    (_, Some(age)) => oldest.produced_at.after(age),
-                    (_, None) => continue,
-                };
+                let Some(at) = topic.retention_ends(partition) else { continue };
+                let mut retained = topic.messages.iter().filter(|it| it.partition == partition && it.is_retained);
+                let Some(oldest) = retained.next() else { continue };
                 if at > self.now {
                     next = next.min(at);
                     continue;
@@ -154,7 +160,7 @@ impl Model {
     }
 
     /// A message waited beyond its deadline.
-    fn deadline_passed(&mut self, t: usize, g: usize, m: usize) -> Result<(), EndOfLog> {
+    fn deadline_passed(&mut self, t: usize, g: usize, m: usize) -> Result<(), Unwritten> {
         let error = match &self.topics[t].groups[g].progress[m] {
             Progress::Attempted(attempted) => attempted.error.clone(),
             Progress::Ready | Progress::Acked => LastErrorText::None,
@@ -162,7 +168,7 @@ impl Model {
         self.dead_letter_message(t, g, m, DeadReason::DeadlineExceeded, error.as_str())
     }
 
-    pub(super) fn lease_expired(&mut self, topic: usize, group: usize, message: usize) -> Result<(), EndOfLog> {
+    pub(super) fn lease_expired(&mut self, topic: usize, group: usize, message: usize) -> Result<(), Unwritten> {
         let Progress::Attempted(attempted) = &self.topics[topic].groups[group].progress[message] else {
             unreachable!("an expiring lease was running")
         };
@@ -180,10 +186,10 @@ impl Model {
     }
 
     /// Removes acked messages of a partition that exceed the retention.
-    fn expire_retained(&mut self, t: usize, partition: PartitionId) -> Result<(), EndOfLog> {
+    fn expire_retained(&mut self, t: usize, partition: PartitionId) -> Result<(), Unwritten> {
         let mut old = self.topics[t].over(partition, self.now);
         old.truncate(PER_RECORD);
-        self.record()?;
+        self.record(SpaceClass::Drain)?;
         while let Some(message) = old.pop() {
             self.topics[t].remove(message);
         }
@@ -199,35 +205,34 @@ impl Model {
         Some(self.sweeps.remove(at).what)
     }
 
-    fn sweep(&mut self, what: SweepKind) -> Result<(), EndOfLog> {
-        match &what {
+    fn sweep(&mut self, what: &SweepKind) -> Result<(), Unwritten> {
+        match what {
             SweepKind::Identities(asked) => self.sweep_identities(asked)?,
             SweepKind::Effects(namespace) => self.sweep_effects(namespace)?,
             SweepKind::Steps => {
                 let expired = self.steps.iter().take_while(|step| step.until <= self.now).take(PER_RECORD).count();
                 if expired > 0 {
-                    self.record()?;
+                    self.record(SpaceClass::Drain)?;
                     self.steps.drain(..expired);
                 }
             }
             SweepKind::Winners => {
                 let expired = self.winners.iter().take_while(|it| it.until <= self.now).take(PER_RECORD).count();
                 if expired > 0 {
-                    self.record()?;
+                    self.record(SpaceClass::Drain)?;
                     self.winners.drain(..expired);
                 }
             }
         }
-        self.plan_sweep(what);
         Ok(())
     }
 
-    fn sweep_identities(&mut self, asked: &Asked) -> Result<(), EndOfLog> {
+    fn sweep_identities(&mut self, asked: &Asked) -> Result<(), Unwritten> {
         let Some(at) = self.scopes.iter().position(|known| known.asked == *asked) else { return Ok(()) };
         let expired = self.scopes[at].identities.iter().take_while(|identity| identity.expires_at <= self.now);
         let expired = expired.take(PER_RECORD).count();
         if expired > 0 {
-            self.record()?;
+            self.record(SpaceClass::Drain)?;
             self.scopes[at].identities.drain(..expired);
             if self.scopes[at].identities.is_empty() {
                 self.scopes.remove(at);

@@ -230,6 +230,17 @@ impl Topic {
         retained[..count].to_vec()
     }
 
+    /// When the oldest retained message of the partition exceeds the retention, if there is one.
+    pub(super) fn retention_ends(&self, partition: PartitionId) -> Option<Timestamp> {
+        let retained = self.messages.iter().filter(|it| it.partition == partition && it.is_retained);
+        let oldest = retained.clone().next()?;
+        let bytes: u64 = retained.map(Message::bytes).sum();
+        match (self.retention.bytes, self.retention.age) {
+            (Some(max), _) if bytes > max => Some(Timestamp(0)),
+            (_, age) => age.map(|age| oldest.produced_at.after(age)),
+        }
+    }
+
     /// Before the groups or the progress of one change: what is over does not come back.
     pub(super) fn remove_over(&mut self, now: Timestamp) {
         for partition in (0..self.partitions()).map(PartitionId) {

@@ -1,10 +1,10 @@
 //! Winners: a worker that did not ack a message is not told that it did.
 
-use driftq_core::Refusal;
 use driftq_core::command::TokenClaim;
 use driftq_core::types::{GroupId, LeaseToken, Offset, PartitionId, TopicId};
+use driftq_core::{Refusal, SpaceClass};
 
-use super::model::{EndOfLog, MessageIndex, Model, SweepKind, Winner};
+use super::model::{MessageIndex, Model, SweepKind, Unwritten, Winner};
 use super::topic::Progress;
 
 impl Model {
@@ -45,16 +45,22 @@ impl Model {
             let (of, in_group, ..) = winner.message;
             of != topic || group.is_some_and(|group| group != in_group)
         });
+        self.plan_sweep(SweepKind::Winners);
     }
 
     /// At the end of every call the oldest winners beyond the limit are forgotten.
-    pub(super) fn limit_winners(&mut self) -> Result<(), EndOfLog> {
+    pub(super) fn limit_winners(&mut self) -> Result<(), Unwritten> {
         let excess = self.winners.len().saturating_sub(self.limits.completions_max);
-        if excess > 0 {
-            self.record()?;
+        if excess > 0 && !self.is_stalled() {
+            let written = self.record(SpaceClass::Drain);
+            self.or_pause(written)?;
+            if self.is_stalled() {
+                return Ok(());
+            }
             // One more per thousand, so that large numbers of them need fewer records.
             let share = self.limits.completions_max.div_ceil(1_024);
             self.winners.drain(..excess.max(share));
+            self.plan_sweep(SweepKind::Winners);
         }
         Ok(())
     }

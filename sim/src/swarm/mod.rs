@@ -6,20 +6,24 @@
 
 mod clients;
 mod effects;
+mod io_schedule;
 mod kinds;
 mod limits;
 mod profile;
 pub(crate) mod random;
 mod repeats;
+mod settings;
 mod store_users;
 
 use driftq_core::faults::Faults;
 
 use self::clients::Clients;
 pub(crate) use self::clients::delivery_ref;
+use self::io_schedule::IoSchedule;
 use self::kinds::{ActionKind, Weights};
 pub use self::profile::Profile;
 use self::random::{Source, Stream};
+use self::settings::Settings;
 use self::store_users::StoreUsers;
 use crate::actions::{Action, Damage, IoFault, JobClass, Loss};
 use crate::setup::Setup;
@@ -35,6 +39,8 @@ pub struct Swarm {
     clock: Source,
     disk: Source,
     crash_source: Source,
+    settings: Settings,
+    io_schedule: IoSchedule,
     /// The last operation of the log was to fail. A broker that goes on is closed: all it has confirmed must be there.
     has_failed_log: bool,
     actions: u32,
@@ -64,6 +70,8 @@ impl Swarm {
             clock: Source::new(seed, Stream::Clock),
             disk: Source::new(seed, Stream::Disk),
             crash_source: Source::new(seed, Stream::Crash),
+            settings: Settings::new(seed),
+            io_schedule: IoSchedule::new(seed),
             has_failed_log: false,
             actions,
         }
@@ -86,15 +94,27 @@ impl Swarm {
         if let Some(action) = self.clients.next_scheduled() {
             return action;
         }
+        if let Some(action) = self.settings.next(world) {
+            return action;
+        }
         if !world.is_serving() {
             self.has_failed_log = false;
+            self.io_schedule.stop();
             return self.recovery_action(world);
+        }
+        if !self.has_failed_log
+            && let Some(action) = self.io_schedule.next(world)
+        {
+            return action;
         }
         let kind = match std::mem::take(&mut self.has_failed_log) {
             true if self.weights.is_enabled(ActionKind::Close) => ActionKind::Close,
             _ => self.weights.pick(&mut self.schedule),
         };
-        self.action_of(kind, world)
+        match self.io_schedule.instead_of(kind) {
+            Some(action) => action,
+            None => self.action_of(kind, world),
+        }
     }
 
     fn action_of<F: Faults>(&mut self, kind: ActionKind, world: &World<F>) -> Action {
@@ -125,7 +145,7 @@ impl Swarm {
                 Action::SetFreeSpace { bytes }
             }
             ActionKind::Snapshot => Action::Snapshot,
-            ActionKind::Probe => self.probe(),
+            ActionKind::Probe => self.probe(world),
             ActionKind::Crash => Action::Crash { loss: self.loss() },
             ActionKind::Kill => Action::Crash { loss: Loss::Nothing },
             ActionKind::Close => Action::Close,
@@ -143,6 +163,9 @@ impl Swarm {
                 2 => Action::Crash { loss: Loss::Nothing },
                 _ => Action::Crash { loss: self.loss() },
             };
+        }
+        if let Some(damage) = self.io_schedule.damage(world.disk()) {
+            return damage;
         }
         if self.weights.is_enabled(ActionKind::BootAndCrash) && self.crash_source.one_in(3) {
             return Action::BootAndCrash { after: self.crash_source.below(9) as u8, loss: self.loss() };
@@ -163,9 +186,10 @@ impl Swarm {
         }
     }
 
-    fn probe(&mut self) -> Action {
+    fn probe<F: Faults>(&mut self, world: &World<F>) -> Action {
         let end = 1 << 30;
-        let damage = match self.disk.below(6) {
+        let damage = match self.disk.below(12) {
+            6.. => self.io_schedule.aimed_damage(world.disk()),
             0 => Damage::Zero { sector: self.disk.below(end) as u32 },
             1 => Damage::Misdirect { from: self.disk.below(end) as u32, to: self.disk.below(end) as u32 },
             2 => Damage::Unreadable { sector: self.disk.below(end) as u32 },

@@ -18,6 +18,8 @@ pub(crate) enum Stream {
     Bounds,
     Repeats,
     Files,
+    Settings,
+    IoSchedule,
 }
 
 /// A stream of random numbers, determined by a seed.

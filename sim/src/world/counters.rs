@@ -15,6 +15,8 @@ pub struct Counters {
     pub predicted: u64,
     /// Deliveries.
     pub deliveries: u64,
+    /// Streams that the broker closed.
+    pub closed: u64,
     /// Messages stored.
     pub messages: u64,
     /// Effects run by workers.
@@ -61,6 +63,7 @@ impl Counters {
         self.replies += other.replies;
         self.predicted += other.predicted;
         self.deliveries += other.deliveries;
+        self.closed += other.closed;
         self.messages += other.messages;
         self.effects += other.effects;
         self.reruns += other.reruns;

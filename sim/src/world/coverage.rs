@@ -5,7 +5,7 @@ use driftq_core::faults::Faults;
 use driftq_core::record::{Event, Record};
 use driftq_core::reply::{Blocked, Delivery, Overload, RouterUse, StoreReply};
 use driftq_core::state::{Group, Partition, Progress, State, Topic};
-use driftq_core::types::{DeadReason, MessageRef, Position};
+use driftq_core::types::{DeadReason, Limits, MessageRef, Position};
 use driftq_core::{Command, Pipeline, Refusal, Reply};
 
 use crate::coverage::{Coverage, Point};
@@ -71,6 +71,20 @@ pub(super) fn record<F: Faults>(coverage: &mut Coverage, broker: Option<&Pipelin
         }
         _ => {}
     }
+}
+
+/// Covers a start with more stored or leased than its limits allow.
+pub(super) fn limits(coverage: &mut Coverage, state: &State, limits: &Limits) {
+    let topics = || state.topics();
+    let is_over = |partition: &Partition| {
+        let load = partition.backlog();
+        load.messages > limits.partition_messages_max || load.bytes > limits.partition_bytes_max
+    };
+    let has_backlog = topics().flat_map(Topic::partitions).any(|(_, partition)| is_over(partition));
+    let groups = topics().flat_map(Topic::groups);
+    let mut progress = groups.flat_map(Group::partitions);
+    let has_leases = progress.any(|(_, progress)| progress.in_flight() > limits.in_flight_max);
+    coverage.hit_if(has_backlog || has_leases, Point::LimitLowered);
 }
 
 /// After the broker started.

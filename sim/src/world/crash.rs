@@ -9,11 +9,12 @@ use driftq_core::{OpenOptions, Pipeline};
 
 use super::coverage;
 use super::job::LOG_ID;
+use super::room::LogRoom;
 use super::state::{CrashedBroker, World};
 use crate::actions::Loss;
 use crate::coverage::Point;
+use crate::invariants::Verdict;
 use crate::invariants::durability::*;
-use crate::invariants::{Verdict, Violation};
 use crate::sim_storage::SimStorage;
 
 impl<F: Faults, S: SimStorage> World<F, S> {
@@ -25,6 +26,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             .faults(self.faults)
             .open(&mut self.faults.storage(&mut self.disk), now);
         let (broker, _) = sound_log_accepted(opened)?;
+        written_in_order(self.disk.model_mut().take_breach())?;
         self.started(broker)
     }
 
@@ -38,7 +40,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             self.crashed_broker = Some(CrashedBroker { appended, digest: broker.state().digest(), closed });
         }
         self.cover_crash(loss);
+        self.synced_at = None;
         self.jobs = [None, None];
+        self.room = LogRoom::default();
         self.network.disconnect();
         self.disk.crash(loss);
     }
@@ -50,13 +54,28 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         let Some(broker) = &mut self.broker else { return Ok(()) };
         broker.close();
+        self.shadow.close();
         if let Some(oracle) = &mut self.oracle {
             oracle.close();
         }
         self.flush_io()?;
+        // A driver does not know which timers a log that is being closed still has.
+        self.wake()?;
+        self.flush_io()?;
         close_completes(self.broker.as_ref().is_some_and(Pipeline::is_closed))?;
         self.crash(Loss::All);
         self.boot()
+    }
+
+    /// A start uses the newest configuration.
+    fn configure(&mut self) {
+        let Some(setup) = self.next_setup.take() else { return };
+        let limits = setup.limits();
+        self.setup = setup;
+        if let Some(oracle) = &mut self.oracle {
+            oracle.configure(&limits);
+        }
+        self.tracker.configure(limits);
     }
 
     /// Starts the broker on what the disk holds.
@@ -64,9 +83,10 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         if self.broker.is_some() {
             return Ok(());
         }
+        self.configure();
         self.counters.events += 1;
         self.counters.boots += 1;
-        let (state, found) = self.inspect_recovery()?;
+        let (state, found) = self.recoverable()?;
         let (config, now) = (self.pipeline_config(), self.clock());
         let opened =
             OpenOptions::new().config(config).faults(self.faults).open(&mut self.faults.storage(&mut self.disk), now);
@@ -77,6 +97,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             return Ok(());
         }
         let (broker, recovered) = sound_log_accepted(opened)?;
+        written_in_order(self.disk.model_mut().take_breach())?;
         recovery_is_idempotent(&found, &recovered)?;
         self.compare_recovery(&state, &found)?;
         self.started(broker)
@@ -91,14 +112,16 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let now = self.clock();
         self.tracker.before_rebase();
         let Some(broker) = &mut self.broker else { return Ok(()) };
-        if broker.rebase_wall_clock(now).is_err() {
-            self.oracle = None;
-        } else if let Some(oracle) = &mut self.oracle {
+        let before = broker.broker().appended();
+        let is_rebased = broker.rebase_wall_clock(now).is_ok();
+        self.room.refused((before, broker.broker().appended()), broker.refused_appends());
+        if let Some(oracle) = &mut self.oracle {
+            oracle.refuse(broker.refused_appends());
             oracle.rebase(now);
         }
-        self.coverage.hit(Point::ClockRebased);
-        self.check_clock(false)?;
-        self.check_state(false)?;
+        self.coverage.hit_if(is_rebased, Point::ClockRebased);
+        self.check_clock()?;
+        self.check_state()?;
         self.close()
     }
 
@@ -107,10 +130,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         if self.broker.is_some() {
             return Ok(());
         }
+        self.configure();
         self.counters.events += 1;
         self.counters.boots += 1;
         self.counters.crashes += 1;
-        let (state, before) = self.inspect_recovery()?;
+        let (state, before) = self.recoverable()?;
         if let Some(crashed_broker) = &mut self.crashed_broker {
             crashed_broker.closed = false;
         }
@@ -119,15 +143,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let (config, now) = (self.pipeline_config(), self.clock());
         drop(OpenOptions::new().config(config).faults(self.faults).open(&mut self.faults.storage(&mut self.disk), now));
         self.disk.crash(loss);
+        written_in_order(self.disk.model_mut().take_breach())?;
         self.coverage.hit(Point::CrashInBoot);
-        let (state_after, recovered) = self.inspect_recovery()?;
+        let (state_after, recovered) = self.recoverable()?;
         no_synced_loss(recovered.last_lsn, self.shadow.durable())?;
         recovery_crash_is_harmless((&before, state.digest()), (&recovered, state_after.digest()), was_all_synced)
-    }
-
-    /// What recovery would find. Changes nothing.
-    fn inspect_recovery(&self) -> Result<(State, Recovered), Violation> {
-        sound_log_accepted(self.disk.inspect_recovery(&self.faults))
     }
 
     /// Checks on a copy of the disk what recovery would find after a crash that loses all unsynced data.
@@ -181,13 +201,15 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         self.tracker.restored(broker.state())?;
         coverage::started(&mut self.coverage, broker.state());
+        coverage::limits(&mut self.coverage, broker.state(), &self.setup.limits());
         self.latest = broker.broker().now();
+        self.synced_at = None;
         self.chain.mix(broker.state().digest());
         self.broker = Some(broker);
         (self.next_ticket, self.failed_from) = (Ticket(0), None);
         self.injected_tickets.clear();
         self.records_before = self.shadow.records();
-        self.check_state(false)
+        self.check_state()
     }
 
     fn cover_crash(&mut self, loss: Loss) {
@@ -195,6 +217,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             self.coverage.hit(Point::Killed);
             return;
         }
+        let [log, background] = &self.jobs;
+        self.coverage.hit_if(log.is_none() && background.is_some(), Point::CrashInBackground);
         for running in self.jobs.iter().flatten() {
             match (running.last_done(), running.next_op()) {
                 (Some(IoOp::Rename { .. }), _) => self.coverage.hit(Point::CrashInRename),

@@ -2,7 +2,7 @@
 
 use driftq_core::command::{Ack, Claim, GroupLifetime, OnDisconnect, Resume, Subscribe, TokenClaim, Unsubscribe};
 use driftq_core::faults::Faults;
-use driftq_core::log::SegmentHeader;
+use driftq_core::log::{FileId, SegmentHeader};
 use driftq_core::state::{self, Group, Partition};
 use driftq_core::types::{GroupName, GroupStart, Millis, PartitionId, Position, Timestamp, TopicName};
 use driftq_core::{Command, Pipeline};
@@ -12,20 +12,23 @@ use super::state::World;
 use crate::actions::{Loss, NewMessage, Request};
 use crate::invariants::Verdict;
 use crate::invariants::files::{rests_small, segments_are_cut, segments_are_few};
-use crate::invariants::liveness::{accepts_again, drains, timers_quiesce};
+use crate::invariants::liveness::{accepts_again, drains, timers_are_set, timers_quiesce};
 use crate::names::{Message, Topic, Worker};
+use crate::oracle::Oracle;
 use crate::setup::Setup;
 use crate::sim_storage::SimStorage;
 
 /// The worker that consumes the rest.
 const LAST_WORKER: Worker = Worker(u8::MAX);
-/// The messages that show that the log takes records, before and after everything else is acked.
-const LAST_MESSAGES: [Message; 2] = [Message(u32::MAX - 1), Message(u32::MAX)];
+/// The messages that show that the log takes records: after a full disk, and before and after everything else is acked.
+const LAST_MESSAGES: [Message; 3] = [Message(u32::MAX - 2), Message(u32::MAX - 1), Message(u32::MAX)];
 /// How many times the clock advances to the next timeout.
 const ROUNDS: usize = 1_000;
 /// How long a broker may stay idle while its log has no space.
 const STALL_MS: u64 = 100;
-/// How long a broker waits at most after a full disk before it retries.
+/// How long after the disk has space again the log takes records, without traffic.
+const ACCEPTS_WITHIN_MS: u64 = 5_000;
+/// How long a broker waits at most after a full disk before it retries a snapshot.
 const DISK_FULL_RETRY_MS: u64 = 11_000;
 /// How long after the last sync an idle log appends its mark.
 const MARK_MS: u64 = 101;
@@ -48,10 +51,14 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         for consumer in self.network.streams() {
             self.send_and_wait(Command::Unsubscribe(Unsubscribe { consumer }))?;
         }
+        if self.was_limited {
+            self.pass(ACCEPTS_WITHIN_MS)?;
+            self.check_accepts(LAST_MESSAGES[0])?;
+        }
         self.advance_time(DISK_FULL_RETRY_MS);
         self.run_until_idle()?;
         self.was_limited = false;
-        self.check_accepts(LAST_MESSAGES[0])?;
+        self.check_accepts(LAST_MESSAGES[1])?;
         for _ in 0..ROUNDS {
             for (topic, group) in self.groups() {
                 self.drain_group(&topic, &group)?;
@@ -63,11 +70,22 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         drains(&self.undelivered())?;
         self.check_idle()?;
         self.check_rest()?;
-        self.check_accepts(LAST_MESSAGES[1])?;
+        self.check_accepts(LAST_MESSAGES[2])?;
         self.compare_with_log()?;
         self.crash(Loss::All);
         self.boot()?;
         self.run_until_idle()
+    }
+
+    /// Lets time pass, and runs timers and I/O when they are due.
+    fn pass(&mut self, ms: u64) -> Verdict {
+        let end = self.now + ms;
+        while self.now < end {
+            let wait = self.until_timeout().unwrap_or(ms).clamp(1, end - self.now);
+            self.advance_time(wait);
+            self.run_until_idle()?;
+        }
+        Ok(())
     }
 
     /// Runs timers and I/O until nothing is due.
@@ -80,13 +98,16 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             timers_quiesce(calls, self.broker_time())?;
             self.wake()?;
         }
-        Ok(())
+        self.check_marked()
     }
 
     /// Checks that everything deliverable is delivered. For an idle world.
     pub(super) fn check_idle(&mut self) -> Verdict {
         let Some(broker) = self.broker.as_ref().filter(|broker| broker.failure().is_none()) else { return Ok(()) };
         let stall_end = self.clock().mono.after(Millis(STALL_MS));
+        if let Some(due) = self.oracle.as_ref().and_then(Oracle::next_due) {
+            timers_are_set(due, broker.poll_timeout())?;
+        }
         match broker.poll_timeout() {
             Some(at) if at <= stall_end => Ok(()),
             _ => self.tracker.check_idle(broker),
@@ -104,7 +125,13 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             return Ok(());
         }
         let newest = self.broker.as_ref().and_then(|broker| broker.snapshots().last().copied()).unwrap_or_default();
-        let headers = self.disk.model().files().filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok());
+        if self.disk.model().fell_back_to().is_some_and(|fallback| newest <= fallback) {
+            // There were more before the damaged snapshot, and none was taken since.
+            return Ok(());
+        }
+        // A misdirected write can give a snapshot the header of a segment.
+        let segments = self.disk.model().files().filter(|(file, _)| matches!(file, FileId::Segment(_)));
+        let headers = segments.filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok());
         let begun = headers.filter(|header| header.first_lsn() > newest).count();
         segments_are_few(begun as u64, self.setup.snapshot_every_segments)
     }

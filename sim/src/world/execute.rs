@@ -13,17 +13,17 @@ use super::network::ClientCommand;
 use super::state::World;
 use super::tap::TapEvent;
 use super::values::START_TIME;
-use crate::actions::Action;
+use crate::actions::{Action, JobClass};
 use crate::coverage::Point;
 use crate::invariants::Verdict;
 use crate::invariants::durability::state_matches_log;
 use crate::invariants::liveness::timers_quiesce;
-use crate::invariants::oracle::record_count_matches;
+use crate::invariants::oracle::{matches_oracle, record_count_matches};
 use crate::invariants::time::time_is_monotonic;
 use crate::sim_storage::SimStorage;
 
 /// The interval between comparisons of the whole log with the live state, in events.
-const COMPARE_EVERY: u64 = 4_096;
+pub(super) const COMPARE_EVERY: u64 = 4_096;
 
 impl<F: Faults, S: SimStorage> World<F, S> {
     /// Executes an action and checks the invariants.
@@ -63,6 +63,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             Action::FlushIo => {
                 self.flush_io()?;
                 self.check_idle()?;
+                self.check_marked()?;
                 self.check_files()?;
             }
             Action::Snapshot => {
@@ -74,10 +75,16 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 self.was_limited |= bytes.is_some();
                 self.disk.model_mut().set_free_space(bytes.map(u64::from));
             }
+            Action::Configure(change) => {
+                let setup = change.apply(self.next_setup());
+                self.coverage.hit_if(setup != self.setup, Point::Reconfigured);
+                self.next_setup = Some(setup);
+            }
             Action::Close => self.close()?,
             Action::Crash { loss } => self.crash(*loss),
             Action::Boot => self.boot()?,
             Action::BootAndCrash { after, loss } => self.boot_and_crash(*after, *loss)?,
+            Action::Damage { damage } => self.damage(*damage),
             Action::Probe { loss, damage } => self.probe(*loss, *damage)?,
             Action::Drain => self.drain()?,
         }
@@ -90,6 +97,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
 
     pub(super) fn advance_time(&mut self, ms: u64) {
         self.counters.events += 1;
+        self.coverage.hit_if(ms >= 1_000 && self.jobs[JobClass::Log as usize].is_some(), Point::SlowSync);
         self.now += ms;
     }
 
@@ -116,12 +124,13 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.counters.commands += 1;
         coverage::command(&mut self.coverage, broker.state(), &command);
         let pending = self.tracker.before_command(broker, command, now);
-        let refused_before = broker.broker().counters().refused;
         let mut command = pending.command.clone();
         if let Some(injected) = self.faults.command(broker.state(), broker.broker().limits(), &mut command) {
             self.injected_tickets.insert(broker.handle(now, injected));
         }
+        let before = broker.broker().appended();
         let ticket = broker.handle(now, command);
+        self.room.refused((before, broker.broker().appended()), broker.refused_appends());
         self.next_ticket = ticket.next();
         if let Some(tap_events) = &mut self.tap_events {
             tap_events.push(TapEvent::Command(ticket));
@@ -140,15 +149,13 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             }
             _ => {}
         }
-        if let Some(oracle) = &mut self.oracle
-            && broker.failure().is_none()
-        {
+        if let Some(oracle) = &mut self.oracle {
+            oracle.refuse(broker.refused_appends());
             oracle.command(now, ticket, &pending.command);
         }
-        let is_short_of_space = broker.broker().counters().refused > refused_before;
         self.tracker.after_command(broker, pending, ticket)?;
-        self.check_clock(is_short_of_space)?;
-        self.check_state(is_short_of_space)
+        self.check_clock()?;
+        self.check_state()
     }
 
     /// Whether a produce targets a topic that does not exist.
@@ -171,18 +178,18 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     fn call_timeout(&mut self, now: Now) -> Verdict {
         let Some(broker) = &mut self.broker else { return Ok(()) };
         self.counters.events += 1;
-        let before = broker.broker().counters();
+        let before = broker.broker().appended();
         broker.handle_timeout(now);
+        self.room.refused((before, broker.broker().appended()), broker.refused_appends());
         if self.short_until <= now.mono {
             self.short_until = Timestamp(0);
         }
         if let Some(oracle) = &mut self.oracle {
+            oracle.refuse(broker.refused_appends());
             oracle.timeout(now);
         }
-        let after = broker.broker().counters();
-        let is_short_of_space = (after.refused, after.reclaimed) != (before.refused, before.reclaimed);
-        self.check_clock(is_short_of_space)?;
-        self.check_state(is_short_of_space)
+        self.check_clock()?;
+        self.check_state()
     }
 
     /// Calls the timeout handler until no timer is due.
@@ -203,28 +210,25 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     }
 
     /// After every command and timeout: checks wall time inside the broker.
-    pub(super) fn check_clock(&mut self, is_short_of_space: bool) -> Verdict {
+    pub(super) fn check_clock(&mut self) -> Verdict {
         let reading = self.clock().wall;
         let Some(broker) = &self.broker else { return Ok(()) };
         // A log without space takes no adjustment; a failed one takes nothing.
-        let is_followed = !is_short_of_space && broker.failure().is_none();
+        let is_followed = broker.refused_appends().is_empty() && broker.failure().is_none();
         self.tracker.observe_clock(broker, is_followed.then_some(reading))
     }
 
-    /// After every call: checks the state inside the broker, and drops the oracle where the log had no space for a
-    /// record, which the oracle does not model.
-    pub(super) fn check_state(&mut self, is_short_of_space: bool) -> Verdict {
+    /// After every call: checks the state inside the broker.
+    pub(super) fn check_state(&mut self) -> Verdict {
         let Some(broker) = &self.broker else { return Ok(()) };
         let now = broker.broker().now();
         time_is_monotonic(self.latest, now)?;
         self.latest = now;
         self.tracker.observe_state(broker)?;
-        if is_short_of_space {
-            self.oracle = None;
-        }
         if let Some(oracle) = &self.oracle
             && broker.failure().is_none()
         {
+            matches_oracle(oracle.compare_refusals())?;
             let written = self.records_before + broker.broker().counters().appended;
             record_count_matches(written, oracle.records())?;
         }

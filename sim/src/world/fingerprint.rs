@@ -19,7 +19,9 @@
 use std::fmt::{self, Write as _};
 
 use driftq_core::faults::Faults;
+use driftq_core::log::FileId;
 
+use super::execute::COMPARE_EVERY;
 use super::state::World;
 
 /// The fingerprint of a world, see [`World::fingerprint`].
@@ -33,6 +35,22 @@ impl<F: Faults> World<F> {
         if let Some(oracle) = &mut self.oracle {
             oracle.checkpoint(self.shadow.records());
         }
+    }
+
+    /// Asserts what the fingerprint leaves out for a reason: that the reason holds.
+    ///
+    /// # Panics
+    /// If it does not, so that a search could take two worlds for one that differ.
+    pub fn assert_searchable(&self) {
+        assert!(self.counters.events < COMPARE_EVERY, "the whole log is compared with the state after so many events");
+        assert!(!self.was_limited && !self.disk.is_limited(), "the disk is short of space");
+        assert!(!self.disk.is_injured(), "the disk is damaged");
+        let is_segment = |file: FileId| matches!(file, FileId::Segment(_));
+        assert!(self.disk.files().all(|(file, _)| is_segment(file)), "a snapshot is due by size");
+        let begun = self.disk.files().filter(|(_, bytes)| !bytes.is_empty()).count() as u64;
+        assert!(begun <= self.counters.boots + 1, "a segment is full: {begun} were begun");
+        let refused = self.broker.as_ref().map_or(0, |broker| broker.broker().counters().refused);
+        assert_eq!(refused, 0, "the log refused a record for want of space");
     }
 
     /// The fingerprint. `buffer` is scratch space.
@@ -49,7 +67,8 @@ impl<F: Faults> World<F> {
 
     fn canonical(&self, out: &mut CanonicalWriter<'_>) -> fmt::Result {
         let Self {
-            setup: _,
+            setup,
+            next_setup,
             faults: _,
             injected_tickets: _,
             disk,
@@ -61,6 +80,7 @@ impl<F: Faults> World<F> {
             network,
             tap_events: _,
             shadow,
+            room,
             oracle,
             tracker,
             chain: _,
@@ -72,6 +92,7 @@ impl<F: Faults> World<F> {
             next_ticket,
             was_limited: _,
             short_until: _,
+            synced_at,
             failed_from,
         } = self;
         disk.canonical(out)?;
@@ -90,13 +111,20 @@ impl<F: Faults> World<F> {
         out.part()?;
         shadow.canonical(out)?;
         out.part()?;
+        room.canonical(out)?;
+        out.part()?;
         if let Some(oracle) = oracle {
             oracle.canonical(out)?;
         }
         out.part()?;
         tracker.canonical(out)?;
         out.part()?;
-        write!(out, "{now} {skew} {latest:?} {crashed_broker:?} {next_ticket:?} {failed_from:?}")
+        if next_setup.is_some() {
+            write!(out, "{setup:?} {next_setup:?} ")?;
+        }
+        // What is marked needs no further mark.
+        let synced_at = synced_at.filter(|_| !shadow.ends_in_mark());
+        write!(out, "{now} {skew} {latest:?} {crashed_broker:?} {next_ticket:?} {failed_from:?} {synced_at:?}")
     }
 }
 
@@ -289,6 +317,7 @@ mod tests {
             with(&|world| world.tracker = other.tracker.clone()),
             with(&|world| world.crashed_broker = after(&base, &[Action::Crash { loss: Loss::All }]).crashed_broker),
             with(&|world| world.failed_from = Some(Ticket(0))),
+            with(&|world| world.synced_at = Some(Timestamp(7))),
         ];
         let mut fingerprints: Vec<_> = changed.iter().chain([&base, &other]).map(fingerprint_of).collect();
         let count = fingerprints.len();

@@ -11,9 +11,12 @@ use super::job::RunningJob;
 use super::state::World;
 use crate::actions::{IoFault, JobClass};
 use crate::coverage::Point;
-use crate::invariants::liveness::io_quiesces;
-use crate::invariants::outputs::shortage_is_waited_out;
+use crate::invariants::durability::{sync_is_recorded, written_in_order};
+use crate::invariants::files::trimmed_behind_data;
+use crate::invariants::liveness::{idle_log_is_marked, io_quiesces};
+use crate::invariants::outputs::{nothing_written_after_failure, shortage_is_waited_out};
 use crate::invariants::{Verdict, Violation};
+use crate::oracle::NextSegment;
 use crate::sim_storage::SimStorage;
 
 impl JobClass {
@@ -52,7 +55,17 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let mut running = match self.jobs[class as usize].take() {
             Some(running) => running,
             None => match broker.poll_job(class.core()) {
-                Some(job) => RunningJob { job, next: 0 },
+                Some(job) => {
+                    nothing_written_after_failure(self.failed_from, job.ops())?;
+                    // The log is not idle.
+                    self.synced_at = self.synced_at.filter(|_| class == JobClass::Background);
+                    let running = RunningJob { job, next: 0 };
+                    self.room.begun(&running, broker.broker().appended());
+                    if let Some(oracle) = self.oracle.as_mut().filter(|_| running.created_segment().is_some()) {
+                        oracle.next_segment(now, NextSegment::Unknown);
+                    }
+                    running
+                }
                 None => return Ok(false),
             },
         };
@@ -79,16 +92,36 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 // Set even if the broker ignores the failure.
                 self.failed_from = Some(self.next_ticket);
             }
+            let smallest = self.setup.segment_bytes.min(self.setup.segment_bytes_min);
+            let created = running.created_segment();
+            let is_smallest = created.is_some_and(|(_, bytes)| bytes <= smallest);
+            let is_no_space = is_smallest && result == Err(StorageFault::Full);
+            if is_no_space {
+                self.room.not_created();
+            } else if let Some(created) = created.filter(|_| result.is_ok()) {
+                self.room.created(created, broker.broker().appended());
+            }
             let disk = &mut self.disk;
             let sync_again = || {
                 let mut syncs = running.job.ops().iter().filter(|op| matches!(op, IoOp::Sync { .. }));
                 syncs.try_for_each(|sync| sync.perform(disk))
             };
             let reported = self.faults.job_result(result, sync_again);
+            let is_synced_log = class == JobClass::Log && reported.is_ok();
             broker.complete(now, running.job, reported);
+            if is_synced_log {
+                self.shadow.report_synced(broker.broker().appended());
+                self.synced_at = Some(now.mono);
+            }
             shortage_is_waited_out(self.failed_from, broker.failure())?;
             let is_synced = class == JobClass::Log && broker.failure().is_none();
             if let Some(oracle) = &mut self.oracle {
+                if is_no_space {
+                    oracle.next_segment(now, NextSegment::NoSpace);
+                }
+                if self.failed_from.is_some() {
+                    oracle.fail();
+                }
                 if is_synced {
                     oracle.release(now, self.shadow.records());
                 }
@@ -101,19 +134,37 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         Ok(true)
     }
 
+    /// Checks that an idle log has recorded what is synced, or will in time. For a world without pending I/O.
+    pub(super) fn check_marked(&self) -> Verdict {
+        let Some(broker) = self.broker.as_ref().filter(|broker| broker.failure().is_none()) else { return Ok(()) };
+        let Some(synced_at) = self.synced_at.filter(|_| !self.shadow.ends_in_mark() && !self.was_limited) else {
+            return Ok(());
+        };
+        idle_log_is_marked(synced_at, self.clock().mono, broker.poll_timeout())
+    }
+
     /// Records what has reached the disk.
     fn record_op(&mut self, running: &RunningJob, result: &Result<(), StorageFault>) -> Verdict {
         let Some(op) = running.last_done() else { return Ok(()) };
+        written_in_order(self.disk.model_mut().take_breach())?;
         match (op, result) {
+            (IoOp::Rename { to: FileId::Snapshot(lsn), .. }, _) if *lsn > self.shadow.durable() => {
+                let durable = self.shadow.durable();
+                written_in_order(Some(format!("a snapshot of {lsn} is named, but the log is synced to {durable}")))?;
+            }
+            (IoOp::Trim { file, len }, Ok(())) => trimmed_behind_data(*file, *len, self.shadow.end_of(*file))?,
             (IoOp::Append { file, at, bytes }, Ok(())) => {
                 self.chain.mix(at.position ^ (bytes.len() as u64) << 32);
-                for record in self.shadow.appended(*file, at.position, bytes) {
+                for (frame, record) in self.shadow.appended(*file, at.position, bytes) {
+                    self.room.written(frame, record, (&self.setup, self.disk.model()))?;
+                    let Some(record) = record else { continue };
                     coverage::record(&mut self.coverage, self.broker.as_ref(), record);
                     self.counters.count(&record.event);
                     if let Event::Withdrawn { message_ref } = &record.event {
                         self.tracker.withdrawn(message_ref);
                     }
                 }
+                sync_is_recorded(self.shadow.take_misrecorded())?;
                 let has_unsynced = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());
                 self.coverage.hit_if(has_unsynced && self.jobs[0].is_some(), Point::OverlappingBatches);
             }
@@ -128,7 +179,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 let written = self.disk.model().bytes(*file).and_then(|bytes| bytes.get(at.position as usize..));
                 let mut found = written.unwrap_or_default().to_vec();
                 found.resize(bytes.len(), 0);
-                for record in self.shadow.appended(*file, at.position, &found) {
+                for (_, record) in self.shadow.appended(*file, at.position, &found) {
+                    let Some(record) = record else { continue };
                     if let Event::Withdrawn { message_ref } = &record.event {
                         self.tracker.withdrawn(message_ref);
                     }

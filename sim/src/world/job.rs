@@ -3,7 +3,7 @@
 use std::fmt;
 
 use driftq_core::Job;
-use driftq_core::log::{IoOp, LogId};
+use driftq_core::log::{FileId, IoOp, LogId};
 
 /// The id of every simulated log.
 pub(super) const LOG_ID: LogId = LogId(*b"driftq simulated");
@@ -27,6 +27,16 @@ impl RunningJob {
     /// The last operation performed, if any.
     pub(super) fn last_done(&self) -> Option<&IoOp> {
         self.job.ops().get(self.next.checked_sub(1)?)
+    }
+
+    /// The number and the bytes of the segment that it creates, if it does: somewhat more is reserved and then cut off.
+    pub(super) fn created_segment(&self) -> Option<(u64, u64)> {
+        let creates = |op: &IoOp| matches!(op, IoOp::Create { file: FileId::Segment(_), .. });
+        let mut ops = self.job.ops().iter().skip_while(|op| !creates(op));
+        ops.find_map(|op| match op {
+            IoOp::Trim { file: FileId::Segment(sequence), len } => Some((*sequence, *len)),
+            _ => None,
+        })
     }
 
     /// The next operation.

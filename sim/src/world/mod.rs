@@ -12,7 +12,8 @@
 //! | `outputs` | replies and deliveries, on their way to the clients |
 //! | `network` | the clients and the requests in transit |
 //! | `io`, `job` | the driver that performs the pipeline's I/O |
-//! | `crash`, `probe` | crashes, recovery, damage |
+//! | `crash`, `damage`, `probe` | crashes, recovery, damage |
+//! | `room` | the space of the log |
 //! | `drain` | the end of a run |
 //! | `coverage`, `counters`, `tap`, `fingerprint` | what is recorded about a world |
 
@@ -20,6 +21,7 @@ mod command;
 mod counters;
 mod coverage;
 mod crash;
+mod damage;
 mod drain;
 mod execute;
 mod fingerprint;
@@ -28,6 +30,7 @@ mod job;
 mod network;
 mod outputs;
 mod probe;
+mod room;
 mod state;
 mod tap;
 mod values;

@@ -97,7 +97,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         if self.failed_from.is_some() {
             let refused = matches!(output, Output::Reply { result: Err(Refusal::LogFailed), .. });
             self.coverage.hit_if(refused, Point::RefusedAfterFailure);
-        } else if let Some(oracle) = &mut self.oracle {
+        }
+        if let Some(oracle) = &mut self.oracle {
             self.counters.predicted += 1;
             matches_oracle(oracle.compare(output))?;
         }
@@ -134,6 +135,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 self.coverage.hit_if(is_dead_letter, Point::DeadLetterDelivered);
             }
             Output::Closed { consumer, cause } => {
+                self.counters.closed += 1;
                 let stream = self.network.close(consumer);
                 let is_topic_deleted = cause == CloseCause::TopicDeleted;
                 self.coverage.hit_if(stream.is_some() && is_topic_deleted, Point::TopicDeleted);

@@ -9,6 +9,7 @@ use driftq_core::{Pipeline, PipelineConfig};
 use super::counters::Counters;
 use super::job::{LOG_ID, RunningJob};
 use super::network::Network;
+use super::room::LogRoom;
 use super::tap::TapEvent;
 use super::values::START_TIME;
 use crate::actions::JobClass;
@@ -47,6 +48,8 @@ pub(super) struct CrashedBroker {
 #[derive(Clone)]
 pub struct World<F: Faults, S = Disk> {
     pub(super) setup: Setup,
+    /// That of the next start, if it is another.
+    pub(super) next_setup: Option<Setup>,
     pub(super) faults: F,
     pub(super) disk: S,
     pub(super) broker: Option<Pipeline<F>>,
@@ -58,7 +61,8 @@ pub struct World<F: Faults, S = Disk> {
     pub(super) latest: Timestamp,
     pub(super) network: Network,
     pub(super) shadow: Shadow<F>,
-    /// The oracle, as long as it can follow.
+    pub(super) room: LogRoom,
+    /// The oracle, if it is active.
     pub(super) oracle: Option<Oracle>,
     pub(super) tracker: Tracker,
     pub(super) chain: DigestChain,
@@ -76,6 +80,8 @@ pub struct World<F: Faults, S = Disk> {
     pub(super) was_limited: bool,
     /// When the broker tries again what failed for want of a descriptor.
     pub(super) short_until: Timestamp,
+    /// When the broker was last told that the log is synced, since its start.
+    pub(super) synced_at: Option<Timestamp>,
     /// The first ticket after the log failed.
     pub(super) failed_from: Option<Ticket>,
     /// Recorded traffic between broker and clients, if the tap is on.
@@ -101,6 +107,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let limits = setup.limits();
         let mut world = Self {
             setup: setup.clone(),
+            next_setup: None,
             disk,
             broker: None,
             jobs: [None, None],
@@ -109,6 +116,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             latest: Timestamp(0),
             network: Network::default(),
             shadow: Shadow::new(LOG_ID, faults),
+            room: LogRoom::default(),
             oracle: checks.oracle.then(|| Oracle::new(&limits)),
             tracker: Tracker::new(limits),
             chain: DigestChain::default(),
@@ -121,12 +129,19 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             injected_tickets: BTreeSet::new(),
             was_limited: false,
             short_until: Timestamp(0),
+            synced_at: None,
             failed_from: None,
             tap_events: None,
             faults,
         };
         world.first_boot()?;
         Ok(world)
+    }
+
+    /// The configuration of the next start.
+    #[must_use]
+    pub fn next_setup(&self) -> &Setup {
+        self.next_setup.as_ref().unwrap_or(&self.setup)
     }
 
     /// The digest chain so far.
@@ -212,8 +227,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
 
     /// The configuration of the broker under test.
     pub(super) fn pipeline_config(&self) -> PipelineConfig {
-        let config = self.setup.pipeline();
-        PipelineConfig { limits: self.faults.limits(config.limits), ..config }
+        self.faults.config(self.setup.pipeline())
     }
 
     /// The clocks of the broker's machine.

@@ -264,6 +264,9 @@ fn disk() -> BoxedStrategy<Chunk> {
         3 => snapshot(),
         2 => free_space.prop_map(|bytes| vec![Action::SetFreeSpace { bytes }]),
         2 => (loss(), damage()).prop_map(|(loss, damage)| vec![Action::Probe { loss, damage }]),
+        1 => (loss(), damage()).prop_map(|(loss, damage)| {
+            vec![Action::Crash { loss }, Action::Damage { damage }, Action::Boot]
+        }),
         1 => Just(vec![Action::Drain]),
     ]
     .boxed()

@@ -72,6 +72,14 @@ const FIRST: &[(Invariant, Fault)] = &[
     (NOT_STUCK, Fault::StuckAfterExpiry),
     (DRAINS, Fault::StuckAfterExpiry),
     (ACCEPTS_AGAIN, Fault::FullLogNeverReopens),
+    (RESERVE_IS_KEPT, Fault::ProduceUsesReserve),
+    (REFUSED_WITHOUT_ROOM, Fault::ReserveDoubled),
+    (WRITTEN_IN_ORDER, Fault::FramesBeforeHeaderSynced),
+    (REFUSAL_IS_NEEDED, Fault::DamagedSnapshotRefused),
+    (WHOLE_SNAPSHOTS_ARE_KEPT, Fault::OlderSnapshotDropped),
+    (SYNC_IS_RECORDED, Fault::MarkRecordsNothing),
+    (IDLE_LOG_IS_MARKED, Fault::IdleLogNotMarked),
+    (NOTHING_WRITTEN_AFTER_FAILURE, Fault::FailureIgnored),
     (SEGMENTS_ARE_CUT, Fault::ClosedSegmentNotCut),
     (SEGMENTS_ARE_FEW, Fault::SnapshotNotDueBySegments),
     (RESTS_SMALL, Fault::SegmentsKeptAtRest),
@@ -104,6 +112,8 @@ const ALONE: &[(Invariant, Fault)] = &[
 /// Defence in depth: no planted bug violates these first, for the given reason. Unit tests beside each check show that
 /// it can fail.
 const IN_DEPTH: &[(Invariant, &str)] = &[
+    (TIMERS_ARE_SET, "only the oracle knows what is due"),
+    (TRIMMED_BEHIND_DATA, "the next start finds the log cut off"),
     (STORED_OR_TRIMMED, "one function maintains both; a bug there violates a group's invariant first"),
     (OFFSETS_ASCEND, "a reused offset refers to another body before it is out of order"),
     (GROUP_COUNTS_MATCH, "a group's counters change where its entries do"),

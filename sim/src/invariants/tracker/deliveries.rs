@@ -55,7 +55,7 @@ impl Tracker {
         last_error_reported(model, delivery)?;
         not_before_due(model, &context)?;
         not_after_deadline(&context)?;
-        exhausted_not_redelivered(model, &context, &self.limits)?;
+        exhausted_not_redelivered(model, &context, self.was_adaptive)?;
         model.observe(&context, now);
         Ok(())
     }

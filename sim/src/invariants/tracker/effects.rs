@@ -41,6 +41,11 @@ impl Tracker {
         let known = self.topics.get(&topic.id()).and_then(|model| model.messages.get(&delivery.offset));
         let Some(known) = known.filter(|known| known.partition == delivery.partition) else { return };
         let location = (topic.id(), group.id(), known.partition, known.position);
+        let newest = group.progress(known.partition).and_then(|progress| progress.find_delivery(delivery.offset));
+        if newest.is_none_or(|(_, entry)| entry.token != token) {
+            // A stale delivery is refused.
+            return;
+        }
         let model = self.effects.entry(identity.clone()).or_default();
         model.deliveries.retain(|(other, _)| *other != token);
         if model.deliveries.len() == DELIVERIES_MAX {

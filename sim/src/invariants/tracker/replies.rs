@@ -285,7 +285,7 @@ impl Tracker {
         let metadata = known.map(|known| known.body.metadata());
         let policy = metadata.and_then(|metadata| metadata.envelope.retry_policy);
         let offset = claim.offset;
-        let (remembered_for, all_remembered) = (self.limits.completion_ttl, !self.winners_full);
+        let (remembered_for, all_remembered) = (self.winner_ttl, !self.winners_full);
         let Some(model) = self.group_model_mut(pending) else { return Ok(()) };
         if all_remembered && names_partition && !matches!(pending.command, Command::Complete(_)) {
             loser_is_refused(model, claim, (pending.before, pending.at), remembered_for)?;

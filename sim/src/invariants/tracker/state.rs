@@ -22,6 +22,10 @@ use crate::names::Message;
 #[derive(Clone, Debug)]
 pub(crate) struct Tracker {
     pub(super) limits: Limits,
+    /// The shortest time for which winners were remembered since the world began.
+    pub(super) winner_ttl: Millis,
+    /// Credit was adaptive at some time, so that expiries were counted which killed no message.
+    pub(super) was_adaptive: bool,
     pub(super) produced_messages: BTreeMap<u64, Produce>,
     pub(super) pending: BTreeMap<Ticket, PendingCommand>,
     pub(super) streams: BTreeMap<ConsumerId, StreamModel>,
@@ -69,6 +73,8 @@ pub(crate) struct Tracker {
 impl Tracker {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
+            winner_ttl: limits.completion_ttl,
+            was_adaptive: limits.adaptive_credit,
             limits,
             produced_messages: BTreeMap::new(),
             pending: BTreeMap::new(),
@@ -100,6 +106,15 @@ impl Tracker {
         }
     }
 
+    /// The next start has these limits. What was given or stored before stays as it is.
+    pub(crate) fn configure(&mut self, limits: Limits) {
+        self.winner_ttl = self.winner_ttl.min(limits.completion_ttl);
+        self.was_adaptive |= limits.adaptive_credit;
+        // More winners may be remembered than the new limit allows.
+        self.winners_full |= limits.completions_max < self.limits.completions_max;
+        self.limits = limits;
+    }
+
     /// Whether a produce of the message is pending.
     pub(crate) fn is_producing(&self, message: Message) -> bool {
         let is_match = |pending: &PendingCommand| match &pending.command {
@@ -118,6 +133,8 @@ impl Tracker {
     pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self {
             limits: _,
+            winner_ttl: _,
+            was_adaptive: _,
             produced_messages,
             pending,
             streams,

@@ -40,7 +40,7 @@ impl Tracker {
                 let is_known = self.retention.get(&topic.id()).is_some_and(|(before, _)| *before == topic.retention());
                 for (id, partition) in topic.partitions() {
                     let partition_view = PartitionView::new(topic, id, partition);
-                    check_partition(&partition_view, &self.limits)?;
+                    check_partition(&partition_view, (&self.limits, self.boot))?;
                     if removes && is_known {
                         check_retained(&partition_view)?;
                     }
@@ -413,7 +413,7 @@ struct RedriveDetails {
 }
 
 /// Checks one partition, message by message.
-fn check_partition(partition_view: &PartitionView<'_>, limits: &Limits) -> Verdict {
+fn check_partition(partition_view: &PartitionView<'_>, limits: (&Limits, Boot)) -> Verdict {
     stored_or_trimmed(partition_view)?;
     offsets_ascend(partition_view)?;
     for (group, progress) in &partition_view.groups {

@@ -177,6 +177,9 @@ fn fill_environment(action: &Action, step: &mut TimelineStep) {
             (DISK, Glyph::Other, format!("free space is limited to {bytes} bytes"))
         }
         Action::SetFreeSpace { bytes: None } => (DISK, Glyph::Other, "free space is unlimited".to_owned()),
+        Action::Configure(_) => {
+            (BROKER, Glyph::Other, "the broker gets another configuration at its next start".to_owned())
+        }
         Action::Close => (BROKER, Glyph::Boot, "the broker is shut down cleanly and restarted".to_owned()),
         Action::Crash { loss } => (BROKER, Glyph::Crash, format::loss(*loss).to_owned()),
         Action::Boot => (BROKER, Glyph::Boot, "the broker is started".to_owned()),
@@ -187,6 +190,7 @@ fn fill_environment(action: &Action, step: &mut TimelineStep) {
         Action::Probe { damage, .. } => {
             (DISK, Glyph::Probe, format!("probe: power loss and {}", format::damage(*damage)))
         }
+        Action::Damage { damage } => (DISK, Glyph::Probe, format!("the disk is damaged: {}", format::damage(*damage))),
         Action::Drain => (BROKER, Glyph::Other, "everything is drained, and a last restart".to_owned()),
         Action::Request(_)
         | Action::Send { .. }

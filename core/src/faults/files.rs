@@ -1,0 +1,57 @@
+//! Bugs in the files of the log: which a start keeps, and in which order jobs write them.
+
+use super::Fault;
+use crate::log::{FileId, IoOp, Notice, Recovered};
+
+/// What a start keeps and removes.
+pub(super) fn recovered(fault: Fault, mut recovered: Recovered) -> Recovered {
+    match fault {
+        Fault::DamagedSnapshotKept => {
+            let damaged = recovered.notices.iter().filter_map(|notice| match notice {
+                Notice::DamagedSnapshot { file: FileId::Snapshot(lsn), .. } => Some(*lsn),
+                _ => None,
+            });
+            recovered.snapshots.extend(damaged);
+            recovered.snapshots.sort_unstable();
+            let kept = &recovered.snapshots;
+            recovered.garbage.retain(|file| !matches!(file, FileId::Snapshot(lsn) if kept.contains(lsn)));
+        }
+        Fault::OlderSnapshotDropped if recovered.snapshots.len() > 1 => {
+            recovered.garbage.push(FileId::Snapshot(recovered.snapshots.remove(0)));
+        }
+        Fault::SegmentsDroppedToNewest => {
+            let newest = recovered.snapshots.last().copied().unwrap_or_default();
+            let closed = recovered.segments.len().saturating_sub(1);
+            let covered = recovered.segments.iter().take(closed).take_while(|segment| segment.last_lsn <= newest);
+            let count = covered.count();
+            let dropped = recovered.segments.drain(..count).map(|segment| FileId::Segment(segment.sequence));
+            recovered.garbage.extend(dropped);
+        }
+        _ => {}
+    }
+    recovered
+}
+
+/// The operations of a job, some of them left out.
+pub(super) fn job_ops(fault: Fault, mut ops: Vec<IoOp>) -> Vec<IoOp> {
+    let begins = |op: &IoOp| matches!(op, IoOp::Append { file: FileId::Segment(_), at, .. } if at.position == 0);
+    let left_out = match fault {
+        Fault::RenameNotDurable => behind(&ops, |op| matches!(op, IoOp::Rename { .. })),
+        Fault::SegmentCreatedUnsynced => {
+            let creates = |op: &IoOp| matches!(op, IoOp::Create { file: FileId::Segment(_), .. });
+            ops.iter().any(creates).then(|| ops.len() - 1)
+        }
+        Fault::HeaderBeforeOldSynced => ops.iter().position(begins).and_then(|header| header.checked_sub(1)),
+        Fault::FramesBeforeHeaderSynced => behind(&ops, begins),
+        _ => None,
+    };
+    if let Some(at) = left_out {
+        ops.remove(at);
+    }
+    ops
+}
+
+/// The index of the operation behind the first one that `is_wanted`.
+fn behind(ops: &[IoOp], is_wanted: impl Fn(&IoOp) -> bool) -> Option<usize> {
+    ops.iter().position(is_wanted).map(|at| at + 1).filter(|at| *at < ops.len())
+}

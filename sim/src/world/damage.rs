@@ -1,0 +1,86 @@
+//! Damage to the medium of a stopped broker, and what a start makes of it.
+
+use driftq_core::faults::Faults;
+use driftq_core::log::{FileId, Recovered};
+use driftq_core::state::State;
+use driftq_core::types::Lsn;
+
+use super::state::World;
+use crate::actions::Damage;
+use crate::coverage::Point;
+use crate::disk::Disk;
+use crate::invariants::Violation;
+use crate::invariants::durability::{
+    damage_is_detected, read_error_is_refused, refusal_is_needed, sound_log_accepted, whole_snapshots_are_kept,
+};
+use crate::sim_storage::SimStorage;
+
+impl<F: Faults, S: SimStorage> World<F, S> {
+    /// Damages the disk of a stopped broker.
+    pub(super) fn damage(&mut self, damage: Damage) {
+        if self.broker.is_some() {
+            return;
+        }
+        self.counters.events += 1;
+        self.disk.damage(damage);
+    }
+
+    /// What a start would find. Damage that it must refuse, or that nothing proves, is undone by an operator.
+    pub(super) fn recoverable(&mut self) -> Result<(State, Recovered), Violation> {
+        let (state, found) = match self.disk.model().is_injured() {
+            true => self.recoverable_from_damage()?,
+            false => sound_log_accepted(self.disk.inspect_recovery(&self.faults))?,
+        };
+        whole_snapshots_are_kept(self.disk.model().usable_snapshots(), &found)?;
+        self.disk.model_mut().note_found_damage();
+        Ok((state, found))
+    }
+
+    fn recoverable_from_damage(&mut self) -> Result<(State, Recovered), Violation> {
+        let disk = self.disk.model();
+        let mut whole = disk.clone();
+        whole.heal();
+        let (state, undamaged) = sound_log_accepted(whole.inspect_recovery(&self.faults))?;
+        match self.disk.inspect_recovery(&self.faults) {
+            Err(error) => {
+                refusal_is_needed(self.may_refuse(disk, undamaged.last_lsn), &error)?;
+                self.coverage.hit(Point::DamageUndone);
+            }
+            Ok((after, found)) if found.last_lsn == undamaged.last_lsn && after.digest() == state.digest() => {
+                let fell_back = found.snapshot < undamaged.snapshot;
+                self.coverage.hit(if fell_back { Point::SnapshotFallback } else { Point::DamageOutlived });
+                return Ok((after, found));
+            }
+            Ok((after, found)) => {
+                read_error_is_refused(disk.is_only_unreadable(), &found)?;
+                damage_is_detected(found.last_lsn, self.proven(disk, undamaged.last_lsn), &found)?;
+                if found.last_lsn >= self.shadow.durable() {
+                    self.coverage.hit(Point::DamagedTailCut);
+                    return Ok((after, found));
+                }
+                // The documented limit: no client may rely on it, so an operator restores what clients have seen.
+                self.coverage.hit(Point::DamageInWindow);
+            }
+        }
+        self.disk.heal();
+        Ok((state, undamaged))
+    }
+
+    /// Whether a start may refuse the damage of `disk`, whose log would end at `last` without it.
+    pub(super) fn may_refuse(&self, disk: &Disk, last: Lsn) -> bool {
+        disk.may_refuse(|file, range| self.shadow.holds_frames(file, range, last))
+    }
+
+    /// How far undamaged data proves a log that ends at `last` without the damage to have been synced.
+    ///
+    /// Not by what its frames record, which the broker wrote, but by what they must record.
+    pub(super) fn proven(&self, disk: &Disk, last: Lsn) -> Lsn {
+        let frames = self.shadow.frames().iter().filter(|frame| frame.lsn <= last);
+        let undamaged = frames.filter(|frame| !disk.is_hit(frame.file, &frame.range)).map(|frame| frame.proves);
+        let names = disk.files().filter_map(|(name, _)| match name {
+            FileId::Snapshot(lsn) => Some(lsn),
+            _ => None,
+        });
+        undamaged.chain(names).max().unwrap_or_default()
+    }
+}
