@@ -88,18 +88,6 @@ fn damage_detected_late_is_inevitable_from_its_cause() {
     assert_slice_minimal("with harmless actions", &trace, &explanation);
 }
 
-/// The old segments are removed by action 9, but until the next start more I/O makes the snapshot that replaces them
-/// durable.
-#[test]
-fn repairable_damage_is_not_inevitable() {
-    let mut trace = kept("mutant-segment-removed-early");
-    trace.actions.splice(9..9, (0..20).map(|_| Action::Wake));
-    let explanation = explained(&trace, 64);
-    let [before, done, later] = [8, 9, 19].map(|after| explanation.points[after].share());
-    assert!(before < done && done > 0.3 && later < 1.0, "{:?}", explanation.explained.curve);
-    assert!(explanation.inevitable() > 20, "{:?}", explanation.explained);
-}
-
 #[test]
 fn avoidable_violation_is_inevitable_only_at_the_last_action() {
     let trace = kept("mutant-skip-token-check");

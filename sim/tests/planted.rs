@@ -6,7 +6,7 @@ use driftq_core::faults::Fault;
 use driftq_sim::run::{RunOptions, run_seed};
 
 /// The most seeds needed.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 300;
 
 fn fails(seed: u64, fault: Option<Fault>) -> bool {
     run_seed(seed, RunOptions { fault, ..RunOptions::default() }).violation.is_some()

@@ -12,6 +12,9 @@ use crate::types::{GroupId, GroupOrigin, Limits, Millis, Timestamp, TopicId};
 /// The most departed groups of a topic that one refused message examines.
 const EXAMINED_MAX: usize = 1_024;
 
+/// The least time after which a group that could not be deleted is examined again, however short the idle time is.
+const REEXAMINED_AFTER_MIN: Millis = Millis(1_000);
+
 /// Groups without consumers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Departed {
@@ -78,7 +81,7 @@ impl Index {
         let since = self.departed.groups.get(&(topic, group)).map_or(now, |watch| watch.since);
         self.returned(topic, group);
         if let Some((idle, _)) = self.departed.idle {
-            self.watch_group(topic, group, Watch { since, timer: now.after(idle.max(Millis(1))) });
+            self.watch_group(topic, group, Watch { since, timer: now.after(idle.max(REEXAMINED_AFTER_MIN)) });
         }
     }
 

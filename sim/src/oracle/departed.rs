@@ -71,7 +71,7 @@ impl Model {
         }
         let key = (self.topics[t].id, self.topics[t].groups[g].id);
         let group = &mut self.topics[t].groups[g];
-        group.idle = group.idle.map(|(since, _)| (since, now.after(idle.max(Millis(1)))));
+        group.idle = group.idle.map(|(since, _)| (since, now.after(idle.max(Millis(1_000)))));
         self.due_groups.retain(|due| *due != key);
         if verdict == Deletable::Now {
             self.mark_due(key);

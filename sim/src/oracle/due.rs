@@ -69,6 +69,6 @@ impl Model {
     /// The latest broker time at which wall time reaches `wall`: it may fall behind as far as its target.
     fn latest_at(&self, wall: Timestamp) -> Timestamp {
         let offset = self.offset().min(self.wall_clock.target);
-        Timestamp((i128::from(wall.0) - i128::from(offset)).clamp(0, i128::from(u64::MAX / 2)) as u64)
+        Timestamp((i128::from(wall.0) - i128::from(offset)).clamp(0, i128::from(u64::MAX)) as u64)
     }
 }

@@ -116,37 +116,44 @@ impl LogRoom {
             let waiting = std::mem::take(&mut self.refused);
             let (due, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|refused| refused.call.1 < frame.lsn);
             self.refused = rest;
-            due.iter().try_for_each(|refused| self.check_refused(refused, (setup, disk)))?;
+            due.iter().try_for_each(|refused| self.check_refused(refused, frame, (setup, disk)))?;
         }
         let is_before = |change: &&Change| change.after < frame.lsn;
         // A segment less the reserve is to hold any record; where it does not, the first one uses the reserve.
         let is_first = frame.range.start <= HEADER_BYTES;
-        if let Some(room) = self.room(frame, is_before, (setup, disk)).filter(|_| !is_first) {
+        if let Some(room) = self.room(frame, frame.range.end, is_before, (setup, disk)).filter(|_| !is_first) {
             reserve_is_kept(&record.event, room)?;
         }
         self.last = Some((frame.clone(), first));
         Ok(())
     }
 
-    /// The next record after a refused one is written: what lies before it was there when that was refused, or came
-    /// with the same call.
-    fn check_refused(&self, refused: &Refused, disk: (&Setup, &Disk)) -> Verdict {
+    /// The next record after a refused one is written as `frame`: what lies before it was there when that was refused,
+    /// or came with the same call.
+    fn check_refused(&self, refused: &Refused, frame: &WrittenFrame, disk: (&Setup, &Disk)) -> Verdict {
         let Some((last, first)) = &self.last else { return Ok(()) };
         // A segment that was begun by the same call or later says nothing about the one before.
         if *first > refused.call.0 {
             return Ok(());
         }
         let is_before = |change: &&Change| change.nth < refused.change_count;
-        match self.room(last, is_before, disk) {
+        let check = |room: Option<SegmentRoom>| match room {
             Some(room) => refused_without_room(&refused.append, room, refused.is_full),
             None => Ok(()),
+        };
+        let behind_last = check(self.room(last, last.range.end, is_before, disk));
+        if frame.file == last.file {
+            return behind_last;
         }
+        // A log at rest begins a segment without a record, so the record may have been refused there.
+        behind_last.or_else(|_| check(self.room(frame, frame.range.start, is_before, disk)))
     }
 
-    /// The space of a frame's segment behind it, given the changes before.
+    /// The space of a frame's segment behind `end`, given the changes before.
     fn room(
         &self,
         frame: &WrittenFrame,
+        end: usize,
         is_before: impl Fn(&&Change) -> bool,
         (setup, disk): (&Setup, &Disk),
     ) -> Option<SegmentRoom> {
@@ -154,6 +161,6 @@ impl LogRoom {
         let mut changes = self.changes.get(&(sequence + 1)).into_iter().flatten().rev();
         let next = changes.find(is_before).and_then(|change| change.ready);
         let (reserve, largest) = (setup.reserve_bytes, setup.segment_bytes);
-        Some(SegmentRoom { capacity: disk.capacity(frame.file)?, end: frame.range.end as u64, next, reserve, largest })
+        Some(SegmentRoom { capacity: disk.capacity(frame.file)?, end: end as u64, next, reserve, largest })
     }
 }

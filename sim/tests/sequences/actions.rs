@@ -5,6 +5,7 @@ use driftq_sim::actions::{
     SeekTarget, Subscription, Tampering,
 };
 use driftq_sim::names::{Call, Group, Message, Topic, Worker};
+use driftq_sim::reconfiguration::Reconfiguration;
 use driftq_sim::setup::Setup;
 use proptest::collection::vec;
 use proptest::option::weighted;
@@ -298,6 +299,10 @@ fn crashes() -> BoxedStrategy<Chunk> {
         1 => Just(vec![Action::Crash { loss: Loss::All }, Action::RebaseClock]),
         1 => (any::<u8>(), loss()).prop_map(|(after, loss)| vec![Action::BootAndCrash { after, loss }]),
         1 => Just(vec![Action::Close]),
+        1 => (setup(), setup(), loss()).prop_map(|(before, after, loss)| {
+            let change = Reconfiguration::between(&before, &after);
+            vec![Action::Configure(change), Action::Crash { loss }, Action::Boot]
+        }),
     ]
     .boxed()
 }
