@@ -199,8 +199,8 @@ impl Index {
         self.priority_queue(topic, partition).map_or(0, |queue| queue.delayed_len() as u64)
     }
 
-    /// The end of each delay of a partition's delayed messages, and of those whose delay is over but whose timer has not
-    /// fired yet.
+    /// The end of each delay of a partition's delayed messages, and of those whose delay is over but whose timer has
+    /// not fired yet.
     pub(crate) fn delays(&self, topic: TopicId, partition: PartitionId) -> impl Iterator<Item = (Position, Due)> {
         self.priority_queue(topic, partition).into_iter().flat_map(PriorityQueue::delayed)
     }

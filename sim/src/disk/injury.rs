@@ -161,8 +161,8 @@ impl Disk {
         self.is_injured() && self.injuries.iter().all(Injury::is_unreadable)
     }
 
-    /// Whether a start has found a snapshot damaged, and there are not two again. Then the segments behind the other one
-    /// may be gone, and nothing covers a second loss.
+    /// Whether a start has found a snapshot damaged, and there are not two again. Then the segments behind the other
+    /// one may be gone, and nothing covers a second loss.
     fn lacks_a_snapshot(&self) -> bool {
         self.fell_back_to.is_some() && self.snapshots().len() < 2
     }
@@ -220,7 +220,7 @@ impl Disk {
         }
     }
 
-    /// Whether the log's documents allow a start to refuse the damage. `is_in_log` tells whether a part of a segment
+    /// Whether the log's documents allow a start to refuse the damage. `is_in_log` is whether a part of a segment
     /// holds frames of the log, rather than a tail that was cut.
     #[must_use]
     pub fn may_refuse(&self, is_in_log: impl Fn(FileId, &Range<usize>) -> bool) -> bool {

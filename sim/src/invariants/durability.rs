@@ -78,7 +78,7 @@ pub(crate) fn refusal_is_needed(is_needed: bool, error: impl Debug) -> Verdict {
 #[doc = sentence!(whole_snapshots_are_kept)]
 ///
 /// `usable` is the newest whole snapshot and the one or two to keep, oldest first.
-pub(crate) fn whole_snapshots_are_kept(usable: (Option<Lsn>, Vec<Lsn>), found: &Recovered) -> Verdict {
+pub(crate) fn whole_snapshots_are_kept(usable: &(Option<Lsn>, Vec<Lsn>), found: &Recovered) -> Verdict {
     let good = found.snapshot == usable.0 && found.snapshots == usable.1;
     catalog::WHOLE_SNAPSHOTS_ARE_KEPT.holds(good, || format!("{usable:?} expected, found {found:?}"))
 }
@@ -130,9 +130,9 @@ mod tests {
         holds(refusal_is_needed(true, "damage"));
         violates(catalog::REFUSAL_IS_NEEDED, refusal_is_needed(false, "damage"));
         let found = Recovered { snapshot: Some(Lsn(5)), snapshots: vec![Lsn(3), Lsn(5)], ..recovered() };
-        holds(whole_snapshots_are_kept((Some(Lsn(5)), vec![Lsn(3), Lsn(5)]), &found));
-        violates(catalog::WHOLE_SNAPSHOTS_ARE_KEPT, whole_snapshots_are_kept((Some(Lsn(3)), vec![Lsn(3)]), &found));
-        violates(catalog::WHOLE_SNAPSHOTS_ARE_KEPT, whole_snapshots_are_kept((Some(Lsn(5)), vec![Lsn(5)]), &found));
+        holds(whole_snapshots_are_kept(&(Some(Lsn(5)), vec![Lsn(3), Lsn(5)]), &found));
+        violates(catalog::WHOLE_SNAPSHOTS_ARE_KEPT, whole_snapshots_are_kept(&(Some(Lsn(3)), vec![Lsn(3)]), &found));
+        violates(catalog::WHOLE_SNAPSHOTS_ARE_KEPT, whole_snapshots_are_kept(&(Some(Lsn(5)), vec![Lsn(5)]), &found));
     }
 
     #[test]

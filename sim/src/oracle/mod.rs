@@ -1,10 +1,10 @@
 //! The oracle: a second, deliberately naive broker that predicts every output of the real one.
 //!
 //! The [`Oracle`] gets the same inputs as the broker: commands, timeouts, starts and crashes, and what its log had no
-//! space for. From the specification alone it predicts every reply, refusal, delivery and closed stream, in order, and [compares](Oracle::compare) them
-//! with the actual outputs. It uses the types of `driftq-core` (commands, replies, names, ids) and none of its logic:
-//! no floors, runs, indices, timers or records, only lists that are scanned. What both agree on was therefore
-//! implemented twice.
+//! space for. From the specification alone it predicts every reply, refusal, delivery and closed stream, in order, and
+//! [compares](Oracle::compare) them with the actual outputs. It uses the types of `driftq-core` (commands, replies,
+//! names, ids) and none of its logic: no floors, runs, indices, timers or records, only lists that are scanned. What
+//! both agree on was therefore implemented twice.
 //!
 //! Not modelled: a call with more than 1,024 due timers, which no simulated world has.
 
@@ -209,7 +209,8 @@ impl Oracle {
         compare(self.model.outputs.pop_front(), output)
     }
 
-    /// The monotonic time at which the broker's `handle_timeout` must be called at the latest; `None` if nothing is due.
+    /// The monotonic time at which the broker's `handle_timeout` must be called at the latest; `None` if nothing is
+    /// due.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
         self.model.next_due()

@@ -31,7 +31,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             true => self.recoverable_from_damage()?,
             false => sound_log_accepted(self.disk.inspect_recovery(&self.faults))?,
         };
-        whole_snapshots_are_kept(self.disk.model().usable_snapshots(), &found)?;
+        whole_snapshots_are_kept(&self.disk.model().usable_snapshots(), &found)?;
         self.disk.model_mut().note_found_damage();
         Ok((state, found))
     }

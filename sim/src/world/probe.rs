@@ -36,7 +36,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             }
             Ok(found) => found,
         };
-        whole_snapshots_are_kept(disk.usable_snapshots(), &found)?;
+        whole_snapshots_are_kept(&disk.usable_snapshots(), &found)?;
         if found.last_lsn == undamaged.last_lsn && after.digest() == state.digest() {
             self.coverage.hit(Point::DamageHarmless);
             return Ok(());
