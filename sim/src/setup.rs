@@ -4,6 +4,8 @@ use driftq_core::PipelineConfig;
 use driftq_core::types::{Limits, Millis};
 use serde::{Deserialize, Serialize};
 
+use crate::work::Work;
+
 /// Limits, small enough that runs reach them. A field that a trace does not name has its default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -75,6 +77,9 @@ pub struct Setup {
     /// When a group without streams may be deleted; never without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_idle: Option<GroupIdle>,
+    /// How much one call, record, page or read handles; as in production without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
     /// The disk breaks its contract: after a process restart, data given up by a failed sync is still readable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shows_given_up: bool,
@@ -132,6 +137,7 @@ impl Setup {
             retained_bytes_max: self.retained_bytes_max.unwrap_or(u64::MAX),
             group_idle: self.group_idle.map(|idle| Millis(idle.ms)),
             group_idle_max: self.group_idle.map_or(Millis(0), |idle| Millis(idle.max_ms)),
+            work: self.work.unwrap_or_default().limits(),
             ..Limits::production()
         }
     }
@@ -142,6 +148,9 @@ impl Setup {
     /// What is required.
     pub fn check(&self) -> Result<(), &'static str> {
         let Self { lease_ms, lease_min_ms, lease_max_ms, slice_bytes, .. } = self;
+        if !self.work.unwrap_or_default().is_valid() {
+            return Err("each number of work is at least 1");
+        }
         match *lease_ms > 0 && *lease_min_ms > 0 && lease_max_ms >= lease_min_ms && *slice_bytes > 0 {
             true => Ok(()),
             false => {
@@ -200,6 +209,7 @@ impl Default for Setup {
             retention: None,
             retained_bytes_max: None,
             group_idle: None,
+            work: None,
             shows_given_up: false,
         }
     }

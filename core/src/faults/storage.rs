@@ -2,7 +2,7 @@
 
 use super::Fault;
 use crate::log::{
-    FileId, FileInfo, Malformed, SegmentHeader, SegmentReader, StopReason, Storage, StorageFault, WriteAt,
+    FileId, FileInfo, Malformed, ReadSizes, SegmentHeader, SegmentReader, StopReason, Storage, StorageFault, WriteAt,
     read_snapshot, read_whole,
 };
 
@@ -92,6 +92,10 @@ impl<S: Storage + ?Sized> Storage for TamperedStorage<'_, S> {
             }
             _ => self.inner.read(file, position, buffer),
         }
+    }
+
+    fn read_sizes(&self) -> ReadSizes {
+        self.inner.read_sizes()
     }
 
     fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {

@@ -8,11 +8,11 @@ use driftq_core::command::{
 use driftq_core::reply::{Overload, StoreReply};
 use driftq_core::types::{
     DeadReason, EffectNamespace, EffectStatus, GroupName, Identity, LeaseToken, Lifetime, Millis, Offset, Outcome,
-    OwnerName, PartitionId, Scope, Text, Timestamp, TopicName,
+    OwnerName, PartitionId, Scope, ScopeKind, Text, Timestamp, TopicName,
 };
 use driftq_core::{Refusal, Reply, SpaceClass};
 
-use super::effect::{Effect, expiry};
+use super::effect::{Effect, expiry, namespace};
 use super::expected::ExpectedReply;
 use super::lease::BegunBy;
 use super::model::{MessageIndex, Model, Stop, SweepKind, Unwritten};
@@ -215,18 +215,37 @@ impl Model {
         }
     }
 
-    /// A page of the effects that are selected. Their order is the broker's own, so only the set is predicted.
+    /// A page of the effects that are selected: scopes of their own first, then those of groups, by name; each by key.
     fn list(&self, list: &ListEffects) -> ExpectedReply {
-        let is_selected = |at: &usize| {
-            let effect = &self.effects[*at];
-            self.effect(&effect.identity) == Some(*at)
+        let order = |identity: &Identity| (namespace(identity), identity.packed().clone());
+        let after = list.after.as_ref().map(order);
+        let is_looked_at = |effect: &&Effect| {
+            let is_of_group = effect.identity.scope.kind() == ScopeKind::Consume;
+            let has_kind = list.kind.is_none_or(|kind| is_of_group == (kind == ScopeKind::Consume));
+            has_kind && after.as_ref().is_none_or(|after| order(&effect.identity) > *after)
+        };
+        let is_selected = |effect: &Effect| {
+            self.effect(&effect.identity).is_some()
                 && list.tenant.as_deref().is_none_or(|tenant| tenant == effect.identity.tenant())
                 && list.kind.is_none_or(|kind| kind == effect.identity.scope.kind())
                 && list.status.is_none_or(|status| status == effect.status)
                 && effect.updated_at.after(list.older_than) <= self.now
         };
-        let selected = (0..self.effects.len()).filter(is_selected).map(|at| self.effects[at].clone()).collect();
-        ExpectedReply::Effects { selected, limit: list.limit.max(1), is_first: list.after.is_none() }
+        let mut effects: Vec<&Effect> = self.effects.iter().filter(is_looked_at).collect();
+        effects.sort_by_key(|effect| order(&effect.identity));
+        let work = &self.limits.work;
+        let (mut page, mut bytes) = (Vec::new(), 0);
+        for (nth, effect) in effects.into_iter().enumerate() {
+            if is_selected(effect) {
+                bytes += effect.result.as_ref().map_or(0, |result| result.len()) + effect.error.len();
+                page.push(effect.clone());
+            }
+            let is_full = page.len() == list.limit.clamp(1, work.effects_per_page) || bytes > work.bytes_per_page;
+            if is_full || nth + 1 == work.effects_seen_per_page {
+                return ExpectedReply::Effects { page, next: Some(effect.identity.clone()) };
+            }
+        }
+        ExpectedReply::Effects { page, next: None }
     }
 
     fn end(&mut self, finish: &Finish) -> Result<Reply, Stop> {
@@ -498,20 +517,26 @@ impl Model {
     }
 
     /// Effects past their window expire, except those whose message is unacked.
-    pub(super) fn sweep_effects(&mut self, of: &EffectNamespace) -> Result<(), Unwritten> {
-        if self.next_sweep(of).is_none_or(|first| first > self.now) {
-            return Ok(());
+    pub(super) fn sweep_effects(&mut self, of: &EffectNamespace) -> Result<usize, Unwritten> {
+        let check_at = |at: &usize| self.effects[*at].sweep_at.max(self.effects[*at].expires_at);
+        let is_due = |at: &usize| self.effects[*at].namespace() == *of && check_at(at) <= self.now;
+        let mut due: Vec<_> = (0..self.effects.len()).filter(is_due).collect();
+        due.sort_by_key(check_at);
+        due.truncate(self.per_record());
+        if due.is_empty() {
+            return Ok(0);
         }
         self.record(SpaceClass::Drain)?;
-        let due = |effect: &Effect, now| effect.namespace() == *of && effect.sweep_at.max(effect.expires_at) <= now;
-        for at in (0..self.effects.len()).rev().filter(|at| due(&self.effects[*at], self.now)).collect::<Vec<_>>() {
+        let checked = due.len();
+        due.sort();
+        for at in due.into_iter().rev() {
             if self.is_pending(&self.effects[at]) {
                 self.effects[at].sweep_at = self.now.after(RESWEEP_INTERVAL);
             } else {
                 self.effects.remove(at);
             }
         }
-        Ok(())
+        Ok(checked)
     }
 }
 

@@ -4,8 +4,15 @@ use driftq_core::log::HEADER_BYTES;
 
 use super::random::Source;
 use crate::setup::{DefaultRetention, GroupIdle, Setup};
+use crate::work::Work;
 
-pub(super) fn setup(source: &mut Source, effects: &mut Source, bounds: &mut Source, files: &mut Source) -> Setup {
+pub(super) fn setup(
+    source: &mut Source,
+    effects: &mut Source,
+    bounds: &mut Source,
+    files: &mut Source,
+    work: &mut Source,
+) -> Setup {
     // In most worlds the log has space for what clients do, so that they get far.
     let has_space = !source.one_in(3);
     let segment = if has_space { 1 << 14 } else { source.pick(&[700, 1_200, 2_000, 4_000]) };
@@ -57,6 +64,35 @@ pub(super) fn setup(source: &mut Source, effects: &mut Source, bounds: &mut Sour
             Some(GroupIdle { ms: 0, max_ms: 2_000 }),
             Some(GroupIdle { ms: 200, max_ms: 600_000 }),
         ]),
+        work: draw_work(work),
         shows_given_up: false,
     }
+}
+
+/// In every second world, each limit is that of production or from 1 to 4.
+fn draw_work(source: &mut Source) -> Option<Work> {
+    if source.one_in(2) {
+        return None;
+    }
+    let production = Work::default();
+    let mut draw = |production: usize| if source.one_in(2) { 1 + source.below(4) as usize } else { production };
+    Some(Work {
+        timers: draw(production.timers),
+        swept: draw(production.swept as usize) as u64,
+        dispatched: draw(production.dispatched),
+        turn: draw(production.turn),
+        reclaims: draw(production.reclaims),
+        frees: draw(production.frees),
+        groups: draw(production.groups),
+        redriven: draw(production.redriven as usize) as u64,
+        acked: draw(production.acked),
+        seen: draw(production.seen),
+        page: draw(production.page),
+        page_bytes: draw(production.page_bytes),
+        examined: draw(production.examined),
+        unacked: draw(production.unacked),
+        parts: draw(production.parts),
+        // Small reads are slow.
+        read_bytes: source.pick(&[0, 0, 0, 0, 1, 3, 50, 700]),
+    })
 }

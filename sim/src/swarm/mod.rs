@@ -53,7 +53,8 @@ impl Swarm {
         let mut shape = Source::new(seed, Stream::Shape);
         let mut effects = Source::new(seed, Stream::Effects);
         let (mut bounds, mut files) = (Source::new(seed, Stream::Bounds), Source::new(seed, Stream::Files));
-        let setup = limits::setup(&mut shape, &mut effects, &mut bounds, &mut files);
+        let mut work = Source::new(seed, Stream::Work);
+        let setup = limits::setup(&mut shape, &mut effects, &mut bounds, &mut files, &mut work);
         let weights = Weights::draw(&mut shape, &mut effects, profile);
         let actions = [200, 500, 1_000, 1_800][shape.below(4) as usize];
         Self {

@@ -20,6 +20,7 @@ pub(crate) enum Stream {
     Files,
     Settings,
     IoSchedule,
+    Work,
 }
 
 /// A stream of random numbers, determined by a seed.
