@@ -161,11 +161,15 @@ impl Model {
             return Ok(Reply::Success);
         }
         self.record(SpaceClass::Drain)?;
+        let planned = self.sweeps.clone();
         for offset in offsets {
             // An ack before may have removed messages.
             let m = self.topics[t].message(offset).expect("an unacked message is stored");
             self.ack_one((t, g, m));
         }
+        // Sweeps follow from the whole record, not from each of its acks.
+        let now_planned = std::mem::replace(&mut self.sweeps, planned);
+        now_planned.into_iter().for_each(|sweep| self.plan_sweep(sweep.what));
         Ok(Reply::Success)
     }
 
