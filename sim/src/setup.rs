@@ -77,6 +77,9 @@ pub struct Setup {
     /// When a group without streams may be deleted; never without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_idle: Option<GroupIdle>,
+    /// Lengths of texts; as in production without them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub texts: Option<TextLimits>,
     /// How much one call, record, page or read handles; as in production without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
@@ -97,6 +100,26 @@ pub struct DefaultRetention {
     pub bytes: Option<u64>,
 }
 
+/// The longest texts, so short that runs reach them, and the most partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextLimits {
+    /// A key.
+    pub key: usize,
+    /// Key, value and metadata together.
+    pub message: usize,
+    /// An idempotency key.
+    pub identity: usize,
+    /// The id of a tenant, run, step, job, task, caller or method, and a request hash.
+    pub id: usize,
+    /// Metadata.
+    pub metadata: usize,
+    /// The reason of a nack.
+    pub error: usize,
+    /// Partitions of a topic.
+    pub partitions: u32,
+}
+
 /// When a group without streams may be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -111,6 +134,16 @@ impl Setup {
     /// The broker's limits.
     #[must_use]
     pub fn limits(&self) -> Limits {
+        let production = Limits::production();
+        let texts = self.texts.unwrap_or(TextLimits {
+            key: production.key_bytes_max,
+            message: production.message_bytes_max,
+            identity: production.idempotency_key_bytes_max,
+            id: production.id_bytes_max,
+            metadata: production.metadata_bytes_max,
+            error: production.error_text_bytes_max,
+            partitions: production.partitions_max,
+        });
         Limits {
             in_flight_max: self.in_flight_max,
             partition_messages_max: self.messages_max,
@@ -138,7 +171,14 @@ impl Setup {
             group_idle: self.group_idle.map(|idle| Millis(idle.ms)),
             group_idle_max: self.group_idle.map_or(Millis(0), |idle| Millis(idle.max_ms)),
             work: self.work.unwrap_or_default().limits(),
-            ..Limits::production()
+            key_bytes_max: texts.key,
+            message_bytes_max: texts.message,
+            idempotency_key_bytes_max: texts.identity,
+            id_bytes_max: texts.id,
+            metadata_bytes_max: texts.metadata,
+            error_text_bytes_max: texts.error,
+            partitions_max: texts.partitions,
+            ..production
         }
     }
 
@@ -209,6 +249,7 @@ impl Default for Setup {
             retention: None,
             retained_bytes_max: None,
             group_idle: None,
+            texts: None,
             work: None,
             shows_given_up: false,
         }

@@ -96,7 +96,7 @@ fn new_message(nth: u8) -> NewMessage {
     NewMessage {
         message: Message(u32::from(nth)),
         topic: TOPIC,
-        size: nth,
+        size: nth.into(),
         policy: Some(policy),
         identity: has_identity.then_some(nth + 1),
         ..NewMessage::default()

@@ -77,9 +77,36 @@ impl Model {
         message.is_some_and(|m| !matches!(self.topics[t].groups[g].progress[m], Progress::Acked))
     }
 
+    fn check_id(&self, what: &'static str, text: &str) -> Result<(), Refusal> {
+        let (len, max) = (text.len() as u64, self.limits.id_bytes_max as u64);
+        if len > max { Err(Refusal::TooLarge { what, len, max }) } else { Ok(()) }
+    }
+
+    fn check_identity(&self, identity: &Identity) -> Result<(), Refusal> {
+        let (len, max) = (identity.key().len() as u64, self.limits.idempotency_key_bytes_max as u64);
+        if len > max {
+            return Err(Refusal::TooLarge { what: "idempotency key", len, max });
+        }
+        self.check_id("tenant id", identity.tenant())?;
+        let required = match &identity.scope {
+            Scope::Consume { .. } | Scope::Tenant => vec![],
+            Scope::Job { id } => vec![("job id", id)],
+            Scope::Task { id } => vec![("task id", id)],
+            Scope::Rpc { principal, method } => vec![("principal", principal), ("method", method)],
+        };
+        for (what, text) in required {
+            if text.is_empty() {
+                return Err(Refusal::Invalid("a scope's id, principal and method must not be empty"));
+            }
+            self.check_id(what, text)?;
+        }
+        Ok(())
+    }
+
     fn begin(&mut self, request: &Begin, token: LeaseToken) -> Result<Reply, Stop> {
         let identity = &request.identity;
-        check_scope(identity)?;
+        self.check_identity(identity)?;
+        self.check_id("request hash", request.request_hash.as_deref().unwrap_or_default())?;
         if matches!(request.lifetime, Some(Lifetime::Until(time)) if time <= self.wall()) {
             return Err(Refusal::Invalid("expires_at has passed").into());
         }
@@ -250,12 +277,13 @@ impl Model {
 
     fn end(&mut self, finish: &Finish) -> Result<Reply, Stop> {
         let Finish { identity, token, outcome, dead_letter } = finish;
-        check_scope(identity)?;
+        self.check_identity(identity)?;
         if outcome.status == EffectStatus::InProgress {
             let what = "an effect ends as SUCCEEDED, FAILED_FINAL or FAILED_RETRYABLE";
             return Err(Refusal::Invalid(what).into());
         }
         self.check_result(outcome.result.as_deref())?;
+        self.check_error(&outcome.last_error)?;
         if dead_letter.is_some() && outcome.status != EffectStatus::FailedFinal {
             let what = "only an effect that ends as FAILED_FINAL dead-letters its message";
             return Err(Refusal::Invalid(what).into());
@@ -349,7 +377,7 @@ impl Model {
         lease: Option<Millis>,
         token: LeaseToken,
     ) -> Result<Reply, Stop> {
-        check_scope(identity)?;
+        self.check_identity(identity)?;
         let at = self.known(identity)?;
         let effect = &self.effects[at];
         if effect.is_final() || effect.is_leased(self.now) {
@@ -360,7 +388,7 @@ impl Model {
     }
 
     fn renew(&mut self, identity: &Identity, token: TokenClaim, lease: Option<Millis>) -> Result<Reply, Stop> {
-        check_scope(identity)?;
+        self.check_identity(identity)?;
         let at = self.effect(identity).ok_or(Refusal::StaleLease)?;
         self.check_token(&self.effects[at], token)?;
         if !self.effects[at].is_leased(self.now) {
@@ -546,13 +574,4 @@ fn execute(attempt: u32, token: LeaseToken, lease_until: Timestamp, idempotent: 
 
 fn tenant(tenant_id: Option<&str>) -> &str {
     tenant_id.filter(|tenant| !tenant.is_empty()).unwrap_or("default")
-}
-
-fn check_scope(identity: &Identity) -> Result<(), Refusal> {
-    let empty = match &identity.scope {
-        Scope::Consume { .. } | Scope::Tenant => false,
-        Scope::Job { id } | Scope::Task { id } => id.is_empty(),
-        Scope::Rpc { principal, method } => principal.is_empty() || method.is_empty(),
-    };
-    if empty { Err(Refusal::Invalid("a scope's id, principal and method must not be empty")) } else { Ok(()) }
 }

@@ -276,6 +276,7 @@ impl Clients {
             ActionKind::Redrive => Request::Redrive {
                 topic: self.topic(),
                 offset: self.source.one_in(3).then(|| self.source.below(8)),
+                more: Vec::new(),
                 // Small limits leave a rest.
                 limit: self.source.pick(&[1, 1, 2, 4]),
             },
@@ -293,7 +294,7 @@ impl Clients {
             message: Message(self.next_message),
             topic: Topic::new(source.below(u64::from(self.topics)) as u8),
             key: if keys { source.below(5) as u8 } else { 0 },
-            size: source.below(20) as u8,
+            size: source.below(20) as u32,
             ..NewMessage::default()
         };
         if rare(priority, source) {

@@ -3,7 +3,7 @@
 use driftq_core::log::HEADER_BYTES;
 
 use super::random::Source;
-use crate::setup::{DefaultRetention, GroupIdle, Setup};
+use crate::setup::{DefaultRetention, GroupIdle, Setup, TextLimits};
 use crate::work::Work;
 
 pub(super) fn setup(
@@ -19,7 +19,7 @@ pub(super) fn setup(
     // A small first segment refuses records until its successor exists.
     let first_segments: [u64; 4] =
         if has_space { [2_500, 4_000, 8_000, 1 << 20] } else { [600, 1_200, 4_000, 1 << 20] };
-    Setup {
+    let mut setup = Setup {
         in_flight_max: source.pick(&[1, 2, 3, 8, 1_000]),
         messages_max: source.pick(&[1, 2, 4, 12, 40]),
         bytes_max: source.pick(&[24, 64, 256, 4_096]),
@@ -65,8 +65,27 @@ pub(super) fn setup(
             Some(GroupIdle { ms: 200, max_ms: 600_000 }),
         ]),
         work: draw_work(work),
+        texts: draw_texts(work),
         shows_given_up: false,
+    };
+    if has_space && work.one_in(8) {
+        // For messages longer than a page of the disk.
+        setup.bytes_max = 20_000;
     }
+    setup
+}
+
+/// In every third world, lengths that the texts of most requests stay within.
+fn draw_texts(source: &mut Source) -> Option<TextLimits> {
+    source.one_in(3).then(|| TextLimits {
+        key: source.pick(&[7, 9, 40]),
+        message: source.pick(&[60, 90, 200]),
+        identity: source.pick(&[6, 7, 30]),
+        id: source.pick(&[9, 12, 50]),
+        metadata: source.pick(&[50, 90, 150]),
+        error: source.pick(&[11, 15, 60]),
+        partitions: source.pick(&[3, 4]),
+    })
 }
 
 /// In every second world, each limit is that of production or from 1 to 4.
@@ -92,7 +111,7 @@ fn draw_work(source: &mut Source) -> Option<Work> {
         examined: draw(production.examined),
         unacked: draw(production.unacked),
         parts: draw(production.parts),
-        // Small reads are slow.
-        read_bytes: source.pick(&[0, 0, 0, 0, 1, 3, 50, 700]),
+        // Less than the head of a frame is slow.
+        read_bytes: if source.one_in(24) { 13 } else { source.pick(&[0, 0, 0, 100, 700, 3_000]) },
     })
 }

@@ -21,6 +21,8 @@ pub(crate) enum Stream {
     Settings,
     IoSchedule,
     Work,
+    Details,
+    PersistentFailure,
 }
 
 /// A stream of random numbers, determined by a seed.
