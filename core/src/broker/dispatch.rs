@@ -41,6 +41,9 @@ impl<F: Faults> Broker<F> {
             }
             left -= used;
         }
+        if left == 0 {
+            self.faults.dispatch_cut_short(&mut self.index);
+        }
     }
 
     /// Dispatches the next message of a group: delivers it, or dead-letters it if its deadline has passed. Returns

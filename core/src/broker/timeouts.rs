@@ -38,6 +38,7 @@ impl<F: Faults> Broker<F> {
                 self.stall();
             }
         }
+        self.faults.timers_cut_short(&mut self.index, self.now);
     }
 
     /// Fires one timer and returns the number of entries it swept, if it sweeps.

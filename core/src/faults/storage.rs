@@ -90,6 +90,12 @@ impl<S: Storage + ?Sized> Storage for TamperedStorage<'_, S> {
                 buffer[intact..len].fill(0);
                 Ok(len)
             }
+            (Some(Fault::SnapshotWindowSkipsByte), _) if position > 0 && matches!(file, FileId::Snapshot(_)) => {
+                self.inner.read(file, position + 1, buffer)
+            }
+            (Some(Fault::SegmentPartRepeated), _) if position > 0 && matches!(file, FileId::Segment(_)) => {
+                self.inner.read(file, position - 1, buffer)
+            }
             _ => self.inner.read(file, position, buffer),
         }
     }

@@ -82,6 +82,9 @@ pub enum Request {
     Unsubscribe {
         /// The worker.
         worker: Worker,
+        /// Its leases stay, whatever the stream asked for.
+        #[serde(default, skip_serializing_if = "is_false")]
+        keeps: bool,
     },
     /// Ack a delivery.
     Ack(DeliveryRef),
@@ -263,7 +266,7 @@ pub enum Request {
         /// One dead letter; `None` for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         offset: Option<u64>,
-        /// Further ones, if one is given.
+        /// These instead of the one, if one is given.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         more: Vec<u64>,
         /// At most this many.

@@ -231,7 +231,7 @@ impl Clients {
                 let worker = self.worker();
                 Request::Subscribe(self.subscription(worker))
             }
-            ActionKind::Unsubscribe => Request::Unsubscribe { worker: self.worker() },
+            ActionKind::Unsubscribe => Request::Unsubscribe { worker: self.worker(), keeps: false },
             ActionKind::Prefetch => Request::SetPrefetch { worker: self.worker(), to: self.source.below(4) as u32 },
             ActionKind::Describe => Request::DescribeTopic { topic: self.any_topic() },
             ActionKind::Peek => Request::Peek {

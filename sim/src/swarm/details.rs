@@ -37,9 +37,14 @@ impl RareDetails {
         }
         let limits = world.limits();
         match request {
-            Request::Produce(message) => change_message(source, &limits, message),
+            Request::Produce(message) => {
+                // Another message than the one that is or was sent without the change.
+                message.message = fresh(&mut self.next_message);
+                change_message(source, &limits, message);
+            }
             Request::Complete { result, produce, failed, .. } => {
                 match source.below(4) {
+                    0 if source.one_in(2) => *result = LENGTHS_FROM,
                     0 => *result = near(source, limits.result_bytes_max),
                     1 => *failed = Some(near(source, limits.error_text_bytes_max)),
                     2 => {
@@ -48,18 +53,22 @@ impl RareDetails {
                         produce.truncate(count);
                         while produce.len() < count && limits.outputs_max < 20 {
                             let topic = produce.first().map_or(Topic::new(0), |message| message.topic);
-                            let message = Message(self.next_message);
+                            let message = fresh(&mut self.next_message);
                             produce.push(NewMessage { message, topic, ..NewMessage::default() });
-                            self.next_message += 1;
                         }
                     }
-                    _ => produce.iter_mut().for_each(|message| change_message(source, &limits, message)),
+                    _ => produce.iter_mut().for_each(|message| {
+                        message.message = fresh(&mut self.next_message);
+                        change_message(source, &limits, message);
+                    }),
                 }
             }
-            Request::Nack { reason, delay_ms, never, .. } => match source.one_in(2) {
-                true => *reason = near(source, limits.error_text_bytes_max),
-                false => (*delay_ms, *never) = (near_ms(source, limits.delay_max.0), false),
+            Request::Nack { reason, delay_ms, never, .. } => match source.below(5) {
+                0 | 1 => *reason = near(source, limits.error_text_bytes_max),
+                2 => (*delay_ms, *never) = (Some(0), false),
+                _ => (*delay_ms, *never) = (near_ms(source, limits.delay_max.0), false),
             },
+            Request::Unsubscribe { keeps, .. } => *keeps = true,
             Request::Extend { lease_ms, .. }
             | Request::RenewEffect { lease_ms, .. }
             | Request::ReacquireEffect { lease_ms, .. } => *lease_ms = near_lease(source, &limits),
@@ -74,6 +83,7 @@ impl RareDetails {
                 _ => change_effect(source, &limits, &mut begin.effect),
             },
             Request::FinishEffect { outcome, result, error, .. } => match source.below(3) {
+                0 if source.one_in(2) => *result = LENGTHS_FROM,
                 0 => *result = near(source, limits.result_bytes_max),
                 1 => *outcome = EffectOutcome::FailedFinal,
                 _ => *error = near(source, limits.error_text_bytes_max),
@@ -110,7 +120,7 @@ impl RareDetails {
                     // Several dead letters, in any order; the small limits would hide all but the first.
                     let first = source.below(4);
                     *offset = Some(first);
-                    *more = (0..1 + source.below(3)).map(|_| source.below(6)).collect();
+                    *more = (0..1 + source.below(4)).map(|_| source.below(6)).collect();
                     *limit = source.pick(&[2, 8, u64::MAX]);
                 }
             },
@@ -118,6 +128,11 @@ impl RareDetails {
             _ => {}
         }
     }
+}
+
+fn fresh(next: &mut u32) -> Message {
+    *next += 1;
+    Message(*next)
 }
 
 fn change_message(source: &mut Source, limits: &Limits, message: &mut NewMessage) {
@@ -137,17 +152,25 @@ fn change_message(source: &mut Source, limits: &Limits, message: &mut NewMessage
             message.key = 0;
             message.size = (len as u32).saturating_sub(message.message.0.to_string().len() as u32);
         }
-        5 => message.delay_ms = near_ms(source, limits.delay_max.0).filter(|_| message.deliver_at.is_none()),
+        5 if message.deliver_at.is_some() => {}
+        5 if source.one_in(3) => message.delay_ms = Some(0),
+        5 => message.delay_ms = near_ms(source, limits.delay_max.0),
         6 => {
-            message.policy = Some(RetryPolicy {
-                attempts: source.pick(&[0, 1, 70, u32::MAX]),
-                backoff_ms: source.pick(&[1, 3, 1 << 62, 1 << 63, u64::MAX]),
-                max_backoff_ms: source.pick(&[1, 10, 200, 1 << 63, u64::MAX]),
-            });
+            // What overflows is capped, and what is not capped begins small.
+            let (backoff_ms, max_backoff_ms) = match source.one_in(2) {
+                true => (source.pick(&[1 << 62, 1 << 63, u64::MAX]), source.pick(&[1, 10, 200, 1 << 30])),
+                false => (source.pick(&[1, 3]), source.pick(&[1 << 63, u64::MAX])),
+            };
+            let attempts = source.pick(&[0, 1, 70, u32::MAX]);
+            message.policy = Some(RetryPolicy { attempts, backoff_ms, max_backoff_ms });
         }
         7 if limits.partition_bytes_max > 10_000 => message.size = 4_000 + source.below(4_000) as u32,
         _ => {
-            let mut id = || source.one_in(2).then(|| near(source, limits.id_bytes_max) - LENGTHS_FROM);
+            let mut id = || match source.below(6) {
+                0 | 1 => None,
+                2 => Some(0),
+                _ => Some(near(source, limits.id_bytes_max) - LENGTHS_FROM),
+            };
             let (run, step, parent) = (id(), id(), id());
             message.details = Some(Details {
                 run,
@@ -184,9 +207,13 @@ fn change_effect(source: &mut Source, limits: &Limits, effect: &mut EffectRef) {
     }
 }
 
-/// A text as long as the limit, one byte shorter or one longer; any short one if the limit is long.
+/// A text as long as the limit, one byte shorter or one longer, or empty; any short one if the limit is long.
 fn near(source: &mut Source, max: usize) -> u8 {
-    let len = if max < 200 { max + 1 - source.below(3) as usize } else { source.below(30) as usize };
+    let len = match source.one_in(6) {
+        true => 0,
+        false if max < 200 => max + 1 - source.below(3) as usize,
+        false => source.below(30) as usize,
+    };
     LENGTHS_FROM + u8::try_from(len).unwrap_or(0)
 }
 

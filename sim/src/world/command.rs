@@ -2,10 +2,10 @@
 
 use driftq_core::Command;
 use driftq_core::command::{
-    Ack, AckCumulative, Begin, ChangeRetention, Claim, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic,
-    DeliveryClaim, DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup,
-    Nack, OnExpired, Pause, Peek, Purge, Reacquire, Redrive, RedriveSelection, Release, Renew, Resume, Retry, Seek,
-    SeekTo, SetPrefetch, StoreCommand, TokenClaim, Unsubscribe, Withdraw,
+    Ack, AckCumulative, Begin, ChangeRetention, Claim, CloseStream, Complete, CreateGroup, CreateTopic, DeleteGroup,
+    DeleteTopic, DeliveryClaim, DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups,
+    ListTopics, Lookup, Nack, OnExpired, Pause, Peek, Purge, Reacquire, Redrive, RedriveSelection, Release, Renew,
+    Resume, Retry, Seek, SeekTo, SetPrefetch, StoreCommand, TokenClaim, Unsubscribe, Withdraw,
 };
 use driftq_core::faults::Faults;
 use driftq_core::types::{GroupName, Lifetime, Millis, Offset, OwnerName, PartitionId, Retention};
@@ -64,8 +64,12 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             Request::SetPrefetch { worker, to } => {
                 Command::SetPrefetch(SetPrefetch { consumer: self.network.stream_of(*worker)?, prefetch: *to })
             }
-            Request::Unsubscribe { worker } => {
-                Command::Unsubscribe(Unsubscribe { consumer: self.network.stream_of(*worker)? })
+            Request::Unsubscribe { worker, keeps } => {
+                let consumer = self.network.stream_of(*worker)?;
+                match keeps {
+                    true => Command::CloseStream(CloseStream { consumer }),
+                    false => Command::Unsubscribe(Unsubscribe { consumer }),
+                }
             }
             Request::Ack(delivery) => Command::Ack(Ack(self.claim(delivery)?)),
             Request::Nack { delivery, reason, delay_ms, never } => Command::Nack(Nack {
@@ -157,8 +161,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                     None => RedriveSelection::All,
                     // Repeated offsets count once.
                     Some(offset) => {
-                        let offsets = [offset, offset].into_iter().chain(more);
-                        RedriveSelection::Offsets(offsets.map(|offset| Offset(*offset)).collect())
+                        let twice = [*offset; 2];
+                        let offsets = if more.is_empty() { &twice[..] } else { more };
+                        RedriveSelection::Offsets(offsets.iter().map(|offset| Offset(*offset)).collect())
                     }
                 },
                 limit: *limit,

@@ -125,7 +125,8 @@ pub(super) fn produce(new_message: &NewMessage) -> Produce {
     envelope.run_id = details.run.map(|len| of_length(len.into()));
     envelope.step_id = details.step.map(|len| of_length(len.into()));
     envelope.parent_step_id = details.parent.map(|len| of_length(len.into()));
-    let pairs = |count: u8| (0..count).map(|nth| (of_length(nth.into()), of_length((count - nth).into()))).collect();
+    let pairs =
+        |count: u8| (0..count).map(|nth| (of_length(nth.into()), of_length((count - nth - 1).into()))).collect();
     envelope.labels = pairs(details.labels);
     command.trace = details.trace.map(|len| of_length(len.into()));
     let label = details.route.map_or("routed".into(), |len| of_length(len.into()));
