@@ -32,7 +32,9 @@ impl RareDetails {
     pub(super) fn add<F: Faults>(&mut self, action: &mut Action, world: &World<F>) {
         let (Action::Request(request) | Action::Send { request, .. }) = action else { return };
         let Some(source) = self.source.as_mut().filter(|_| world.is_serving()) else { return };
-        if !source.one_in(EVERY) {
+        // Few requests are these.
+        let every = if let Request::CreateTopic { .. } | Request::Redrive { .. } = request { 2 } else { EVERY };
+        if !source.one_in(every) {
             return;
         }
         let limits = world.limits();
