@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use driftq_core::faults::Faults;
-use driftq_core::log::{FileId, FileInfo, Recovered, RecoveryError, Storage, StorageFault, WriteAt};
+use driftq_core::log::{FileId, FileInfo, ReadSizes, Recovered, RecoveryError, Storage, StorageFault, WriteAt};
 use driftq_core::pipeline::inspect_with;
 use driftq_core::state::State;
 use driftq_files::{DataFolder, FileStorage, FolderError};
@@ -246,6 +246,10 @@ impl Storage for FileDisk {
             self.difference.set(format_args!("{file} reads differently at {position}"));
         }
         real
+    }
+
+    fn read_sizes(&self) -> ReadSizes {
+        self.model.read_sizes()
     }
 
     fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {

@@ -57,4 +57,5 @@ pub mod soak;
 pub mod swarm;
 pub mod trace;
 pub mod view;
+pub mod work;
 pub mod world;

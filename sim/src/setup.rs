@@ -4,6 +4,8 @@ use driftq_core::PipelineConfig;
 use driftq_core::types::{Limits, Millis};
 use serde::{Deserialize, Serialize};
 
+use crate::work::Work;
+
 /// Limits, small enough that runs reach them. A field that a trace does not name has its default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -75,6 +77,12 @@ pub struct Setup {
     /// When a group without streams may be deleted; never without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_idle: Option<GroupIdle>,
+    /// Lengths of texts; as in production without them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub texts: Option<TextLimits>,
+    /// How much one call, record, page or read handles; as in production without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
     /// The disk breaks its contract: after a process restart, data given up by a failed sync is still readable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shows_given_up: bool,
@@ -92,6 +100,26 @@ pub struct DefaultRetention {
     pub bytes: Option<u64>,
 }
 
+/// The longest texts, so short that runs reach them, and the most partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextLimits {
+    /// A key.
+    pub key: usize,
+    /// Key, value and metadata together.
+    pub message: usize,
+    /// An idempotency key.
+    pub identity: usize,
+    /// The id of a tenant, run, step, job, task, caller or method, and a request hash.
+    pub id: usize,
+    /// Metadata.
+    pub metadata: usize,
+    /// The reason of a nack.
+    pub error: usize,
+    /// Partitions of a topic.
+    pub partitions: u32,
+}
+
 /// When a group without streams may be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -106,6 +134,16 @@ impl Setup {
     /// The broker's limits.
     #[must_use]
     pub fn limits(&self) -> Limits {
+        let production = Limits::production();
+        let texts = self.texts.unwrap_or(TextLimits {
+            key: production.key_bytes_max,
+            message: production.message_bytes_max,
+            identity: production.idempotency_key_bytes_max,
+            id: production.id_bytes_max,
+            metadata: production.metadata_bytes_max,
+            error: production.error_text_bytes_max,
+            partitions: production.partitions_max,
+        });
         Limits {
             in_flight_max: self.in_flight_max,
             partition_messages_max: self.messages_max,
@@ -132,7 +170,15 @@ impl Setup {
             retained_bytes_max: self.retained_bytes_max.unwrap_or(u64::MAX),
             group_idle: self.group_idle.map(|idle| Millis(idle.ms)),
             group_idle_max: self.group_idle.map_or(Millis(0), |idle| Millis(idle.max_ms)),
-            ..Limits::production()
+            work: self.work.unwrap_or_default().limits(),
+            key_bytes_max: texts.key,
+            message_bytes_max: texts.message,
+            idempotency_key_bytes_max: texts.identity,
+            id_bytes_max: texts.id,
+            metadata_bytes_max: texts.metadata,
+            error_text_bytes_max: texts.error,
+            partitions_max: texts.partitions,
+            ..production
         }
     }
 
@@ -142,6 +188,9 @@ impl Setup {
     /// What is required.
     pub fn check(&self) -> Result<(), &'static str> {
         let Self { lease_ms, lease_min_ms, lease_max_ms, slice_bytes, .. } = self;
+        if !self.work.unwrap_or_default().is_valid() {
+            return Err("each number of work is at least 1");
+        }
         match *lease_ms > 0 && *lease_min_ms > 0 && lease_max_ms >= lease_min_ms && *slice_bytes > 0 {
             true => Ok(()),
             false => {
@@ -200,6 +249,8 @@ impl Default for Setup {
             retention: None,
             retained_bytes_max: None,
             group_idle: None,
+            texts: None,
+            work: None,
             shows_given_up: false,
         }
     }

@@ -1,6 +1,7 @@
 //! The simulator: its worlds, checks, searches, traces, pages and command line.
 
 mod cli;
+mod coverage;
 mod data_folder;
 mod determinism;
 mod exhaust;

@@ -12,22 +12,16 @@ use crate::types::{
     DeadReason, DeliveryState, GroupId, LastError, MessageRef, Millis, PartitionId, Timestamp, TopicId,
 };
 
-/// The most messages dispatched in one call. [`Broker::poll_timeout`] asks for the next call at once, so that the cost
-/// of a call does not grow with the number of consumers that have credit.
-const DISPATCHED_PER_CALL: usize = 1_024;
-
-/// The most messages dispatched to one group before the next group's turn.
-const DISPATCHED_PER_TURN: usize = 64;
-
 impl<F: Faults> Broker<F> {
-    /// Dispatches ready messages, up to the limit of one call.
+    /// Dispatches ready messages, up to the limit of one call. [`Broker::poll_timeout`] asks for the next call at once,
+    /// so that the cost of a call does not grow with the number of consumers that have credit.
     pub(super) fn dispatch(&mut self, log: &mut impl LogSink) {
-        let mut left = DISPATCHED_PER_CALL;
+        let mut left = self.limits.work.dispatched_per_call;
         while left > 0
             && self.stalled_until.is_none()
             && let Some((topic, group)) = self.index.next_work()
         {
-            let turn = left.min(DISPATCHED_PER_TURN);
+            let turn = left.min(self.limits.work.dispatched_per_turn);
             let mut used = 0;
             while used < turn {
                 match self.dispatch_next(topic, group, log) {
@@ -46,6 +40,9 @@ impl<F: Faults> Broker<F> {
                 self.index.end_turn(topic, group);
             }
             left -= used;
+        }
+        if left == 0 {
+            self.faults.dispatch_cut_short(&mut self.index);
         }
     }
 

@@ -4,8 +4,8 @@ use super::{Broker, LogSink, SpaceClass};
 use crate::command::{
     Ack, ChangeRetention, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic,
     DescribeTopic, Extend, Finish, Forget, GroupLifetime, ListEffects, ListGroups, ListTopics, Lookup, Nack,
-    OnDisconnect, Pause, Peek, Purge, REDRIVE_SLICE, Reacquire, Redrive, RedriveSelection, Release, Renew, Resume,
-    Seek, SeekTo, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
+    OnDisconnect, Pause, Peek, Purge, Reacquire, Redrive, RedriveSelection, Release, Renew, Resume, Seek, SeekTo,
+    SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
 };
 use crate::decide::effects::EffectDecisions;
 use crate::decide::{self, Decision, admin, complete, dead_letter, produce, settle};
@@ -287,7 +287,7 @@ impl<F: Faults> Broker<F> {
     ) -> Result<Reply, Refusal> {
         let mut count = 0;
         let mut candidates = dead_letter::Candidates::of(&self.context(), topic, which)?;
-        for _ in 0..limit.min(REDRIVE_SLICE) {
+        for _ in 0..limit.min(self.limits.work.redriven_per_command) {
             let Some(candidate) = candidates.next(&self.state) else { break };
             let redriven = match dead_letter::redrive(&self.context(), topic, candidate) {
                 Ok(None) => continue,

@@ -9,9 +9,6 @@ use crate::reply::{Blocked, GroupInfo, PartitionInfo, Peeked, ProgressInfo, Refu
 use crate::state::{Group, Partition, Progress, Topic};
 use crate::types::{Offset, PartitionId, Phase, Position, TopicId, TopicName};
 
-/// The most unacked positions that `blocked` examines. Its result is informational.
-const EXAMINED_MAX: usize = 64;
-
 impl<F: Faults> Broker<F> {
     /// What becomes of the router's decision about each output of `step` if the step is the next command and is
     /// accepted. `None` if it was completed before: its reply is repeated, and nothing is stored.
@@ -75,17 +72,24 @@ impl<F: Faults> Broker<F> {
 
     /// The number of delayed messages of a partition.
     fn delayed_len(&self, topic: TopicId, partition: PartitionId) -> u64 {
-        if self.stalled_until.is_none() {
+        if !self.has_late_timers() {
             return self.index.delayed_len(topic, partition);
         }
         self.index.delays(topic, partition).filter(|(_, until)| !self.has_passed(*until)).count() as u64
     }
 
-    /// Whether a message waits for the end of its delay. While the log has no space, timers of delays that are over
-    /// wait.
+    /// Whether there are timers that are due: they wait while the log has no space, or for the next call.
+    fn has_late_timers(&self) -> bool {
+        let timers = &self.index.timers;
+        self.stalled_until.is_some()
+            || timers.due(self.now).is_some()
+            || timers.due_in_wall_time(self.state.wall_clock(), self.now).is_some()
+    }
+
+    /// Whether a message waits for the end of its delay, which can be over before its timer fires.
     fn is_delayed(&self, topic: TopicId, partition: PartitionId, position: Position) -> bool {
         self.index.is_delayed(topic, partition, position)
-            && (self.stalled_until.is_none()
+            && (!self.has_late_timers()
                 || self.index.delays(topic, partition).any(|(at, until)| at == position && !self.has_passed(until)))
     }
 
@@ -133,9 +137,9 @@ impl<F: Faults> Broker<F> {
             let position = progress.acked().first_unacked_from(from);
             (position < partition.next_position()).then_some(position)
         };
-        let unacked =
-            std::iter::successors(unacked(Position(0)), |position| unacked(position.next())).take(EXAMINED_MAX);
-        let mut due = unacked.filter(|position| {
+        let unacked = std::iter::successors(unacked(Position(0)), |position| unacked(position.next()));
+        // The result is informational.
+        let mut due = unacked.take(self.limits.work.unacked_examined).filter(|position| {
             match progress.delivery(*position).map(|delivery| delivery.phase) {
                 None => !self.is_delayed(topic.id(), id, *position),
                 Some(Phase::Leased { .. }) => false,

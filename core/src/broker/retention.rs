@@ -1,6 +1,5 @@
 //! Removes what the broker keeps no longer: retained messages, and groups whose consumers have departed.
 
-use super::timeouts::SWEPT_PER_RECORD;
 use super::{Broker, LogSink, SpaceClass};
 use crate::faults::Faults;
 use crate::record::Event;
@@ -11,12 +10,6 @@ use crate::types::{GroupId, GroupOrigin, PartitionId, TopicId};
 /// Beyond the memory for retained messages, this fraction of it is freed at once, so that not every ack costs a record
 /// more.
 const FREED_SHARE: u64 = 1_024;
-
-/// The most records that free memory in one call.
-const FREED_PER_CALL: usize = 64;
-
-/// The most groups deleted in one call. Each deletion recounts the messages of its topic.
-const DELETED_PER_CALL: usize = 16;
 
 impl<F: Faults> Broker<F> {
     /// Removes retained messages that exceed the retention of their topic, and returns how many.
@@ -29,7 +22,7 @@ impl<F: Faults> Broker<F> {
         let durable = self.state.topic(topic).expect("timers of a deleted topic are cancelled");
         let messages = durable.partition(partition).expect("a retention timer names a partition");
         let before = messages.retained_load().messages;
-        let through = messages.retained_over(durable.retention(), self.now, SWEPT_PER_RECORD as usize);
+        let through = messages.retained_over(durable.retention(), self.now, self.limits.work.swept_per_record as usize);
         let through = through.expect("the timer fires when the oldest message exceeds the retention");
         self.commit_or_refuse(Event::RetentionExpired { topic, partition, through }, SpaceClass::Drain, log)?;
         let after = self.state.topic(topic).and_then(|topic| topic.partition(partition));
@@ -49,7 +42,7 @@ impl<F: Faults> Broker<F> {
     #[cold]
     fn free_retained(&mut self, memory: u64, log: &mut impl LogSink) {
         let target = self.index.retained.memory() - memory.min(self.index.retained.memory());
-        for _ in 0..FREED_PER_CALL {
+        for _ in 0..self.limits.work.frees_per_call {
             let excess = self.index.retained.memory().saturating_sub(target);
             if excess == 0 || self.stalled_until.is_some() {
                 return;
@@ -57,7 +50,9 @@ impl<F: Faults> Broker<F> {
             let Some(oldest) = self.index.retained.oldest() else { return };
             let messages = self.state.topic(oldest.topic).and_then(|topic| topic.partition(oldest.partition));
             let through = messages.and_then(|messages| {
-                messages.retained_for(excess, SWEPT_PER_RECORD as usize, |produced_at| oldest.includes(produced_at))
+                messages.retained_for(excess, self.limits.work.swept_per_record as usize, |produced_at| {
+                    oldest.includes(produced_at)
+                })
             });
             let Some(through) = through else { return };
             let event = Event::RetentionExpired { topic: oldest.topic, partition: oldest.partition, through };
@@ -82,7 +77,7 @@ impl<F: Faults> Broker<F> {
             progress.zip(next).is_some_and(|(progress, next)| progress.acked().unacked_before(next) > 0)
         };
         let idle = self.index.departed.idle_groups(topic.id(), self.now);
-        let idle: Vec<_> = idle.filter(holds).take(DELETED_PER_CALL).collect();
+        let idle: Vec<_> = idle.filter(holds).take(self.limits.work.groups_deleted_per_call).collect();
         idle.into_iter().for_each(|group| self.index.departed.condemn(topic.id(), group));
     }
 
@@ -101,7 +96,8 @@ impl<F: Faults> Broker<F> {
 
     /// Deletes the groups whose time has come.
     pub(super) fn delete_departed_groups(&mut self, log: &mut impl LogSink) {
-        for _ in 0..DELETED_PER_CALL {
+        // Each deletion recounts the messages of its topic.
+        for _ in 0..self.limits.work.groups_deleted_per_call {
             let Some((topic, group)) = self.index.departed.first_due().filter(|_| self.stalled_until.is_none()) else {
                 return;
             };

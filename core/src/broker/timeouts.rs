@@ -10,23 +10,14 @@ use crate::reply::Refusal;
 use crate::state::{Group, Topic};
 use crate::types::{Effect, EffectStatus, MessageRef, PartitionId, Position, TopicId};
 
-/// The most timers fired in one call. [`Broker::poll_timeout`] asks for the next call at once.
-const TIMERS_PER_CALL: usize = 1_024;
-
 /// How many swept entries count as one timer.
 const SWEPT_PER_TIMER: u64 = 4;
 
-/// The most records that one call appends to remove retained messages on a full disk.
-const RECLAIMED_RECORDS_PER_CALL: usize = 64;
-
-/// The most entries that one record expires.
-pub(super) const SWEPT_PER_RECORD: u64 = 1_024;
-
 impl<F: Faults> Broker<F> {
-    /// Fires the timers that are due, up to the limit of one call.
+    /// Fires the timers that are due, up to the limit of one call; [`Broker::poll_timeout`] asks for the next at once.
     pub(super) fn fire_due_timers(&mut self, log: &mut impl LogSink) {
         let mut handled = 0;
-        while handled < TIMERS_PER_CALL {
+        while handled < self.limits.work.timers_per_call {
             if self.stalled_until.is_some() {
                 return;
             }
@@ -47,6 +38,7 @@ impl<F: Faults> Broker<F> {
                 self.stall();
             }
         }
+        self.faults.timers_cut_short(&mut self.index, self.now);
     }
 
     /// Fires one timer and returns the number of entries it swept, if it sweeps.
@@ -148,10 +140,11 @@ impl<F: Faults> Broker<F> {
     /// Removes the oldest retained messages, since the disk is full; a bounded number per call. Returns whether there
     /// are more, and the log took the records.
     pub(crate) fn reclaim_retained(&mut self, log: &mut impl LogSink) -> bool {
-        for _ in 0..RECLAIMED_RECORDS_PER_CALL {
+        for _ in 0..self.limits.work.reclaims_per_call {
             let Some((topic, partition)) = self.partition_with_oldest_retained() else { return false };
             let retained = self.state.topic(topic).and_then(|topic| topic.partition(partition));
-            let through = retained.and_then(|messages| messages.retained().take(SWEPT_PER_RECORD as usize).last());
+            let max = self.limits.work.swept_per_record as usize;
+            let through = retained.and_then(|messages| messages.retained().take(max).last());
             let Some(through) = through else { return false };
             if self.commit(Event::RetentionExpired { topic, partition, through }, SpaceClass::Drain, log).is_err() {
                 return false;
@@ -183,7 +176,7 @@ impl<F: Faults> Broker<F> {
 
     /// Expires the due entries of a table and returns their number.
     fn sweep(&mut self, sweep: &Sweep, log: &mut impl LogSink) -> Result<u64, Refusal> {
-        let (now, max) = (self.now, SWEPT_PER_RECORD);
+        let (now, max) = (self.now, self.limits.work.swept_per_record);
         let (count, event) = match sweep {
             Sweep::Dedupe(scope) => {
                 let count = self.state.dedupe(scope).map_or(0, |table| table.expired(now, max));

@@ -37,7 +37,8 @@ impl<F: Faults> EffectDecisions<'_, F> {
                 Ok(Decision::reply_only(Reply::Store(StoreReply::Effect(effect))))
             }
             StoreCommand::List(request) => {
-                let page = Box::new(self.context.state.list_effects(request, self.context.now));
+                let page =
+                    Box::new(self.context.state.list_effects(request, &self.context.limits.work, self.context.now));
                 Ok(Decision::reply_only(Reply::Store(StoreReply::Listed(page))))
             }
             StoreCommand::Forget(Forget { identity }) => {

@@ -302,9 +302,6 @@ pub(super) fn check_capacity<F: Faults>(
     Ok(())
 }
 
-/// The most groups of a topic that a refusal examines to name the one that holds a partition up.
-const EXAMINED_MAX: usize = 1_024;
-
 /// The refusal of a message because of a full partition. Names the group with the oldest unacked message in it.
 fn full_partition<F: Faults>(
     context: &DecisionContext<'_, F>,
@@ -313,7 +310,8 @@ fn full_partition<F: Faults>(
     partition: PartitionId,
 ) -> Refusal {
     let floor = |group: &&Group| group.progress(partition).map(|progress| progress.acked().floor());
-    let group = topic.groups().take(EXAMINED_MAX).min_by_key(floor).map(|group| group.name().clone());
+    let examined = topic.groups().take(context.limits.work.groups_examined);
+    let group = examined.min_by_key(floor).map(|group| group.name().clone());
     let full = FullPartition { topic: topic.name().clone(), partition, group };
     Refusal::Overloaded { reason, retry_after: context.limits.retry_after, full: Some(Box::new(full)) }
 }

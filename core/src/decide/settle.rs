@@ -133,9 +133,6 @@ fn ack_of<F: Faults>(
     CumulativeAck { position: message_ref.position, commits, winner_until }
 }
 
-/// The most delivered messages that one cumulative ack looks at, so that it does not delay other commands.
-const CUMULATIVE_MAX: usize = 16_384;
-
 /// Decides a cumulative ack: one record acks everything, or nothing is acked.
 pub(crate) fn ack_cumulative<F: Faults>(
     context: &DecisionContext<'_, F>,
@@ -146,11 +143,12 @@ pub(crate) fn ack_cumulative<F: Faults>(
     let (partition, partitions) = (request.partition, topic.partition_count());
     let progress = group.progress(partition).ok_or(Refusal::PartitionOutOfRange { partition, partitions })?;
     let delivered = progress.deliveries().take_while(|(_, delivery)| delivery.offset <= request.offset);
+    let max = context.limits.work.acked_per_command;
     let (mut acks, mut seen) = (Vec::new(), 0);
     for (position, delivery) in delivered {
         seen += 1;
-        if seen > CUMULATIVE_MAX {
-            let (len, max) = (seen as u64, CUMULATIVE_MAX as u64);
+        if seen > max {
+            let (len, max) = (seen as u64, max as u64);
             return Err(Refusal::TooMany { what: "delivered messages at or below the offset", len, max });
         }
         if context.faults.acks_cumulatively(delivery, &request.owner) {

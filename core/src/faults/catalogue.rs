@@ -201,4 +201,25 @@ faults! {
         its stream.",
     PauseTooLong "pause-too-long": "Timers and dispatch pause for a minute after a full log refused a record.",
     LoweredLimitPurges "lowered-limit-purges": "A topic with more messages than a lowered limit allows is purged.",
+    IdTooLongByOne "id-too-long-by-one": "An id may be a byte longer than its limit.",
+    IdempotencyKeyTooLongByOne "idempotency-key-too-long-by-one": "An idempotency key may be a byte longer than its \
+        limit.",
+    KeyTooShortByOne "key-too-short-by-one": "A key as long as its limit is refused.",
+    MessageTooLongByOne "message-too-long-by-one": "A message may be a byte longer than its limit.",
+    MetadataTooShortByOne "metadata-too-short-by-one": "Metadata as long as its limit is refused.",
+    ErrorTooShortByOne "error-too-short-by-one": "An error text as long as its limit is refused.",
+    OnePartitionTooMany "one-partition-too-many": "A topic may have a partition more than its limit.",
+    RedriveTakesFirstOnly "redrive-takes-first-only": "Of several dead letters to redrive, only the first is.",
+    LabelsDropped "labels-dropped": "The labels of a message are not stored.",
+    EmptyIdDropped "empty-id-dropped": "A run id that is empty is stored as none.",
+    ListIgnoresKind "list-ignores-kind": "A list of effects of one kind of scope contains all.",
+    BackoffWraps "backoff-wraps": "A backoff that was doubled more often than a number has bits is none.",
+    TimersBehindBatchForgotten "timers-behind-batch-forgotten": "Of the timers that a call leaves to the next, the \
+        first never fires.",
+    WorkBehindBatchForgotten "work-behind-batch-forgotten": "Where a call ends amid deliveries, the group in turn gets \
+        no more.",
+    SnapshotWindowSkipsByte "snapshot-window-skips-byte": "A snapshot that is read in several parts lacks a byte \
+        between them.",
+    SegmentPartRepeated "segment-part-repeated": "A segment that is read in several parts has a byte twice between \
+        them.",
 }

@@ -10,8 +10,8 @@ use super::{Fault, files, records};
 use crate::broker::SpaceClass;
 use crate::collections::shared::unshared;
 use crate::command::{
-    Ack, Begin, Claim, Command, CreateGroup, ExpireLease, Finish, Forget, Produce, Purge, Release, StoreCommand,
-    Subscribe, TokenClaim,
+    Ack, Begin, Claim, Command, CreateGroup, ExpireLease, Finish, Forget, Produce, Purge, Redrive, RedriveSelection,
+    Release, StoreCommand, Subscribe, TokenClaim,
 };
 use crate::index::{Credit, Index, NextDispatch, Timer};
 use crate::log::{IoOp, Recovered, SegmentHeader, Storage, StorageFault};
@@ -130,6 +130,14 @@ impl Planted {
 
 impl Seams for Planted {
     fn decided(&self, state: &State, now: Timestamp, event: &mut Event) -> bool {
+        if let (
+            Fault::BackoffWraps,
+            Event::Nacked { message_ref, not_before, .. } | Event::Expired { message_ref, not_before },
+        ) = (self.0, &mut *event)
+            && state.delivery(message_ref).is_some_and(|delivery| delivery.failures >= 64)
+        {
+            *not_before = now;
+        }
         self.committed(state, now, event.clone()).map(|committed| *event = committed).is_some()
     }
 
@@ -414,6 +422,22 @@ impl Seams for Planted {
         self.0 != Fault::FullLogNeverReopens
     }
 
+    fn timers_cut_short(&self, index: &mut Index, now: Timestamp) {
+        if self.0 == Fault::TimersBehindBatchForgotten
+            && let Some((due, timer)) = index.timers.due(now)
+        {
+            index.timers.cancel(due, timer);
+        }
+    }
+
+    fn dispatch_cut_short(&self, index: &mut Index) {
+        if self.0 == Fault::WorkBehindBatchForgotten
+            && let Some((topic, group)) = index.next_work()
+        {
+            index.work_done(topic, group);
+        }
+    }
+
     fn limits(&self, limits: Limits) -> Limits {
         match self.0 {
             Fault::InFlightOffByOne => Limits { in_flight_max: limits.in_flight_max + 1, ..limits },
@@ -422,13 +446,39 @@ impl Seams for Planted {
             Fault::RetainedBoundIgnored => Limits { retained_bytes_max: u64::MAX, ..limits },
             Fault::IdleGroupStays => Limits { group_idle: None, ..limits },
             Fault::DelayUnbounded => Limits { delay_max: Millis(u64::MAX), ..limits },
+            Fault::IdTooLongByOne => Limits { id_bytes_max: limits.id_bytes_max + 1, ..limits },
+            Fault::IdempotencyKeyTooLongByOne => {
+                Limits { idempotency_key_bytes_max: limits.idempotency_key_bytes_max + 1, ..limits }
+            }
+            Fault::KeyTooShortByOne => Limits { key_bytes_max: limits.key_bytes_max - 1, ..limits },
+            Fault::MessageTooLongByOne => Limits { message_bytes_max: limits.message_bytes_max + 1, ..limits },
+            Fault::MetadataTooShortByOne => Limits { metadata_bytes_max: limits.metadata_bytes_max - 1, ..limits },
+            Fault::ErrorTooShortByOne => Limits { error_text_bytes_max: limits.error_text_bytes_max - 1, ..limits },
+            Fault::OnePartitionTooMany => Limits { partitions_max: limits.partitions_max + 1, ..limits },
             _ => limits,
         }
     }
 
     fn command(&self, state: &State, limits: &Limits, command: &mut Command) -> Option<Command> {
         match (self.0, command) {
-            (Fault::PrefetchOffByOne, Command::Subscribe(Subscribe { prefetch, .. })) => *prefetch += 1,
+            (Fault::PrefetchOffByOne, Command::Subscribe(Subscribe { prefetch, .. })) => {
+                *prefetch = prefetch.saturating_add(1);
+            }
+            (Fault::RedriveTakesFirstOnly, Command::Redrive(Redrive { which, .. })) => {
+                if let RedriveSelection::Offsets(offsets) = which {
+                    offsets.truncate(1);
+                }
+            }
+            (Fault::LabelsDropped, Command::Produce(produce)) => produce.envelope.labels.clear(),
+            (Fault::EmptyIdDropped, Command::Produce(produce)) => {
+                let run_id = &mut produce.envelope.run_id;
+                *run_id = run_id.take().filter(|id| !id.is_empty());
+            }
+            (Fault::ListIgnoresKind, Command::Store(asked)) => {
+                if let StoreCommand::List(list) = &mut **asked {
+                    list.kind = None;
+                }
+            }
             (Fault::GroupCreatedByFailedAck, Command::Ack(Ack(claim))) => {
                 let (topic, group) = (claim.topic.clone(), claim.group.clone());
                 return Some(CreateGroup { topic, group, start: GroupStart::Earliest }.into());

@@ -53,6 +53,18 @@ pub trait Seams: Copy {
         Ok(())
     }
 
+    /// A call has fired as many timers as it may.
+    #[inline(always)]
+    fn timers_cut_short(&self, index: &mut Index, now: Timestamp) {
+        let _ = (index, now);
+    }
+
+    /// A call has dispatched as many messages as it may.
+    #[inline(always)]
+    fn dispatch_cut_short(&self, index: &mut Index) {
+        let _ = index;
+    }
+
     /// Whether an output that was decided at `decided_at` may leave when the log is synced through `durable`.
     #[inline(always)]
     fn is_releasable(&self, output: &Output, decided_at: Lsn, durable: Lsn) -> bool {

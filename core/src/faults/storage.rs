@@ -2,7 +2,7 @@
 
 use super::Fault;
 use crate::log::{
-    FileId, FileInfo, Malformed, SegmentHeader, SegmentReader, StopReason, Storage, StorageFault, WriteAt,
+    FileId, FileInfo, Malformed, ReadSizes, SegmentHeader, SegmentReader, StopReason, Storage, StorageFault, WriteAt,
     read_snapshot, read_whole,
 };
 
@@ -90,8 +90,18 @@ impl<S: Storage + ?Sized> Storage for TamperedStorage<'_, S> {
                 buffer[intact..len].fill(0);
                 Ok(len)
             }
+            (Some(Fault::SnapshotWindowSkipsByte), _) if position > 0 && matches!(file, FileId::Snapshot(_)) => {
+                self.inner.read(file, position + 1, buffer)
+            }
+            (Some(Fault::SegmentPartRepeated), _) if position > 0 && matches!(file, FileId::Segment(_)) => {
+                self.inner.read(file, position - 1, buffer)
+            }
             _ => self.inner.read(file, position, buffer),
         }
+    }
+
+    fn read_sizes(&self) -> ReadSizes {
+        self.inner.read_sizes()
     }
 
     fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {

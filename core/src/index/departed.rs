@@ -9,9 +9,6 @@ use super::{Index, Timer};
 use crate::state::Group;
 use crate::types::{GroupId, GroupOrigin, Limits, Millis, Timestamp, TopicId};
 
-/// The most departed groups of a topic that one refused message examines.
-const EXAMINED_MAX: usize = 1_024;
-
 /// The least time after which a group that could not be deleted is examined again, however short the idle time is.
 const REEXAMINED_AFTER_MIN: Millis = Millis(1_000);
 
@@ -20,6 +17,8 @@ const REEXAMINED_AFTER_MIN: Millis = Millis(1_000);
 pub(crate) struct Departed {
     /// The time after which a group may be deleted if it makes a partition refuse a message, and in any case.
     idle: Option<(Millis, Millis)>,
+    /// The most groups of a topic that one refused message examines.
+    examined_max: usize,
     /// Groups created by consuming, since when they have no consumer, and when their timer is due.
     groups: BTreeMap<(TopicId, GroupId), Watch>,
     /// Groups to delete now.
@@ -35,7 +34,7 @@ struct Watch {
 impl Departed {
     pub(super) fn new(limits: &Limits) -> Self {
         let idle = limits.group_idle.map(|idle| (idle, limits.group_idle_max.max(idle)));
-        Self { idle, ..Self::default() }
+        Self { idle, examined_max: limits.work.groups_examined, ..Self::default() }
     }
 
     /// The next group to delete.
@@ -53,7 +52,7 @@ impl Departed {
         let idle = self.idle.map(|(idle, _)| idle);
         let of_topic = self.groups.range((topic, GroupId(0))..=(topic, GroupId(u32::MAX)));
         let is_idle = move |watch: &Watch| idle.is_some_and(|idle| watch.since.after(idle) <= now);
-        of_topic.take(EXAMINED_MAX).filter(move |(_, watch)| is_idle(watch)).map(|((_, group), _)| *group)
+        of_topic.take(self.examined_max).filter(move |(_, watch)| is_idle(watch)).map(|((_, group), _)| *group)
     }
 
     /// Deletes the group as soon as the log takes the record.

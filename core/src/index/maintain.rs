@@ -3,7 +3,7 @@
 use super::cursor::Cursor;
 use super::leases::EndedBy;
 use super::priorities::PriorityQueue;
-use super::{Clocks, GroupIndex, Index, RECLAIMED_PER_CALL, RetainedInPartition, Sweep, Timer, TopicIndex};
+use super::{Clocks, GroupIndex, Index, RetainedInPartition, Sweep, Timer, TopicIndex};
 use crate::collections::partition_set::PartitionSet;
 use crate::record::{Completed, DeadLetterSlot, Event, Record};
 use crate::state::{Group, Message, State, Topic, View};
@@ -128,7 +128,7 @@ impl Index {
         let before = std::mem::take(&mut self.before);
         for ((id, partition), before) in topic.partitions().zip(before) {
             let removed = before.kept().messages.saturating_sub(partition.kept().messages);
-            if removed > RECLAIMED_PER_CALL as u64 {
+            if removed > self.parts_freed_per_call as u64 {
                 self.deleted.push_back(View::of_partition(topic.id(), id, before));
             }
         }

@@ -44,9 +44,6 @@ use crate::types::{
 /// How long after the first expiry dedupe entries, completions and winners are swept: batches need fewer records.
 const SWEEP_SLACK: Millis = Millis(1_000);
 
-/// The most parts of deleted topics that are freed in one call.
-const RECLAIMED_PER_CALL: usize = 512;
-
 /// The volatile state of a broker.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
@@ -68,6 +65,8 @@ pub struct Index {
     delay_serial: u64,
     /// What was deleted, sought past or purged, and whose memory is not freed yet.
     deleted: VecDeque<View>,
+    /// The most parts of it that are freed in one call.
+    parts_freed_per_call: usize,
     /// The partitions of the topic that the record being applied changes, as they were before.
     before: Vec<Arc<Partition>>,
 }
@@ -125,7 +124,8 @@ impl Index {
     /// The index of a state without connected consumers.
     pub(crate) fn rebuild(state: &State, limits: &Limits, now: Timestamp) -> Self {
         let leases = Leases::new(limits.adaptive_credit);
-        let mut index = Self { leases, departed: Departed::new(limits), ..Self::default() };
+        let (departed, parts_freed_per_call) = (Departed::new(limits), limits.work.parts_freed_per_call);
+        let mut index = Self { leases, departed, parts_freed_per_call, ..Self::default() };
         let clocks = Clocks { now, wall: state.wall_clock().wall(now) };
         for topic in state.topics() {
             index.add_topic(topic, clocks);
@@ -311,7 +311,7 @@ impl Index {
 
     /// Frees a part of the memory of what was deleted. Freeing all at once would delay other commands.
     pub(crate) fn reclaim(&mut self) {
-        let mut left = RECLAIMED_PER_CALL;
+        let mut left = self.parts_freed_per_call;
         while let Some(view) = self.deleted.front_mut().filter(|_| left > 0) {
             let freed = view.take(left).count();
             if freed < left {

@@ -73,4 +73,4 @@ pub use recovery::{Replay, recover};
 pub use report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
 pub use segment::{END_ZEROS, SegmentHeader, SegmentReader, Stop, StopReason};
 pub use snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, SnapshotWriter, read_snapshot, read_snapshot_head};
-pub use storage::{FileId, FileInfo, FileNameError, IoOp, Storage, StorageFault, WriteAt, read_whole};
+pub use storage::{FileId, FileInfo, FileNameError, IoOp, ReadSizes, Storage, StorageFault, WriteAt, read_whole};

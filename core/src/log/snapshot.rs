@@ -197,8 +197,6 @@ fn checked_head(bytes: &[u8], lsn: Lsn) -> Result<(SnapshotHead, u32), SnapshotE
     Ok((head, crc))
 }
 
-const WINDOW_BYTES: usize = 64 << 10;
-
 /// Reads the finished snapshot of `lsn` and passes the kind, version and payload of each record to `each`, in order.
 ///
 /// Records are passed on as they are read. They may be relied on only once this returns `Ok`, which means that the
@@ -214,8 +212,9 @@ pub fn read_snapshot<E>(
     mut each: impl FnMut(u8, u8, &[u8]) -> Result<(), E>,
 ) -> Result<SnapshotHead, SnapshotReadError<E>> {
     let file = FileId::Snapshot(lsn);
+    let window_bytes = storage.read_sizes().window;
     window.clear();
-    read_more(storage, file, 0, window, WINDOW_BYTES)?;
+    read_more(storage, file, 0, window, window_bytes.max(HEADER_BYTES))?;
     let (head, header_crc) = checked_head(window, lsn)?;
     let seed = head.seed();
     let (mut records, mut last_crc) = (0_u64, header_crc);
@@ -229,7 +228,7 @@ pub fn read_snapshot<E>(
                 window.drain(..at);
                 (base, at) = (position, 0);
                 let end = base + window.len() as u64;
-                if read_more(storage, file, end, window, WINDOW_BYTES.max(needed - window.len()))? == 0 {
+                if read_more(storage, file, end, window, window_bytes.max(needed - window.len()))? == 0 {
                     return Err(SnapshotError::BadFrame { position, error }.into());
                 }
                 continue;
@@ -264,7 +263,7 @@ pub fn read_snapshot<E>(
     while all_zero(window) {
         end += window.len() as u64;
         window.clear();
-        if read_more(storage, file, end, window, WINDOW_BYTES)? == 0 {
+        if read_more(storage, file, end, window, window_bytes)? == 0 {
             return Ok(head);
         }
     }

@@ -153,6 +153,11 @@ pub trait Storage {
     /// [`StorageFault::NotFound`], [`StorageFault::Io`].
     fn read(&mut self, file: FileId, position: u64, buffer: &mut [u8]) -> Result<usize, StorageFault>;
 
+    /// How many bytes to read at once. Any sizes give the same result.
+    fn read_sizes(&self) -> ReadSizes {
+        ReadSizes::default()
+    }
+
     /// All files of the log, in the order of [`FileId`]. Other files in the folder are not listed.
     ///
     /// # Errors
@@ -251,8 +256,22 @@ impl IoOp {
     }
 }
 
-const READ_BYTES_FIRST: usize = 16 << 10;
-const READ_BYTES_MAX: usize = 1 << 20;
+/// How many bytes are read from a storage at once. All are at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadSizes {
+    /// By the first read of a whole file.
+    pub first: usize,
+    /// By any read of a whole file; each reads twice as much as the one before.
+    pub max: usize,
+    /// By a read of a snapshot. A longer frame is read as a whole.
+    pub window: usize,
+}
+
+impl Default for ReadSizes {
+    fn default() -> Self {
+        Self { first: 16 << 10, max: 1 << 20, window: 64 << 10 }
+    }
+}
 
 /// Reads the whole file into `buffer`, replacing its contents and reusing its memory.
 ///
@@ -266,9 +285,10 @@ pub fn read_whole(
     buffer: &mut Vec<u8>,
 ) -> Result<(), StorageFault> {
     buffer.clear();
-    let mut want = READ_BYTES_FIRST;
+    let sizes = storage.read_sizes();
+    let mut want = sizes.first;
     while read_more(storage, file, buffer.len() as u64, buffer, want)? == want {
-        want = (want * 2).min(READ_BYTES_MAX);
+        want = (want * 2).min(sizes.max);
     }
     Ok(())
 }

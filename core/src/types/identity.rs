@@ -162,8 +162,9 @@ impl Identity {
         (&bytes[from as usize..][..len as usize], &bytes[self.key_from as usize..])
     }
 
-    /// The key within the table of its [`EffectNamespace`].
-    pub(crate) fn packed(&self) -> &IdentityKey {
+    /// The key within the table of its [`EffectNamespace`]; pages of effects are in this order.
+    #[must_use]
+    pub fn packed(&self) -> &IdentityKey {
         &self.packed
     }
 

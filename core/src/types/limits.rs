@@ -2,6 +2,7 @@
 
 use super::time::Millis;
 use super::topic_settings::Retention;
+use super::work_limits::WorkLimits;
 
 /// The upper bound of [`Limits::message_bytes_max`]. A message must still fit into one frame of the log as a dead
 /// letter, with an error text and the names of its origin.
@@ -92,6 +93,8 @@ pub struct Limits {
     pub group_idle_max: Millis,
     /// The retry delay in a refusal for overload.
     pub retry_after: Millis,
+    /// How much one call, record or page handles.
+    pub work: WorkLimits,
 }
 
 impl Limits {
@@ -132,6 +135,7 @@ impl Limits {
             group_idle: Some(Millis(60 * 60 * 1_000)),
             group_idle_max: Millis(30 * 24 * 60 * 60 * 1_000),
             retry_after: Millis(1_000),
+            work: WorkLimits::production(),
         }
     }
 

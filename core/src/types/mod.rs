@@ -20,6 +20,7 @@ mod time;
 mod topic_settings;
 mod wall_clock;
 mod winner;
+mod work_limits;
 
 pub use body::Body;
 pub use claim::{Claim, TokenClaim};
@@ -46,3 +47,4 @@ pub use time::{Millis, Now, Timestamp};
 pub use topic_settings::{GroupOrigin, GroupStart, Retention, Setting};
 pub use wall_clock::{WallAdjustment, WallClock};
 pub use winner::{OffsetRef, Winner};
+pub use work_limits::WorkLimits;

@@ -9,8 +9,8 @@ mod request;
 use serde::{Deserialize, Serialize};
 
 pub use self::request::{
-    DeliveryRef, EffectBegin, EffectOutcome, EffectRef, GrantRef, NewMessage, Request, RetryPolicy, RouterDecision,
-    Scope, SeekTarget, Subscription, Tampering,
+    DeliveryRef, Details, EffectBegin, EffectOutcome, EffectRef, GrantRef, NewMessage, Request, RetryPolicy,
+    RouterDecision, Scope, SeekTarget, Subscription, Tampering,
 };
 use crate::names::{Call, Worker};
 use crate::reconfiguration::Reconfiguration;

@@ -82,6 +82,9 @@ pub enum Request {
     Unsubscribe {
         /// The worker.
         worker: Worker,
+        /// Its leases stay, whatever the stream asked for.
+        #[serde(default, skip_serializing_if = "is_false")]
+        keeps: bool,
     },
     /// Ack a delivery.
     Ack(DeliveryRef),
@@ -150,6 +153,9 @@ pub enum Request {
         /// One of a few results; 0 for none.
         #[serde(default, skip_serializing_if = "is_zero")]
         result: u8,
+        /// One of a few errors; 0 for that of the outcome.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        error: u8,
         /// The delivery whose message is dead-lettered with it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         dead_letter: Option<DeliveryRef>,
@@ -192,6 +198,9 @@ pub enum Request {
         /// Of one of a few tenants; 0 for all.
         #[serde(default, skip_serializing_if = "is_zero")]
         tenant: u8,
+        /// Of scopes like this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kind: Option<Scope>,
         /// With this outcome.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         outcome: Option<EffectOutcome>,
@@ -257,6 +266,9 @@ pub enum Request {
         /// One dead letter; `None` for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         offset: Option<u64>,
+        /// These instead of the one, if one is given.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        more: Vec<u64>,
         /// At most this many.
         limit: u64,
     },
@@ -285,7 +297,7 @@ pub struct NewMessage {
     pub key: u8,
     /// Bytes of the value beyond the message's number.
     #[serde(skip_serializing_if = "is_zero")]
-    pub size: u8,
+    pub size: u32,
     /// The priority.
     #[serde(skip_serializing_if = "is_zero")]
     pub priority: u8,
@@ -316,6 +328,39 @@ pub struct NewMessage {
     /// The decision of a router.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub router: Option<RouterDecision>,
+    /// Metadata that the broker stores and does not act on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<Details>,
+}
+
+/// Metadata that the broker stores and does not act on. Each number is the length of a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Details {
+    /// The run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<u8>,
+    /// The step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u8>,
+    /// The parent step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<u8>,
+    /// The trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<u16>,
+    /// The number of labels.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub labels: u8,
+    /// The label of the router.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route: Option<u8>,
+    /// The number of pairs that the router adds.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub pairs: u8,
+    /// The lowest priority is given, not left out.
+    #[serde(skip_serializing_if = "is_false")]
+    pub lowest: bool,
 }
 
 /// A retry policy.

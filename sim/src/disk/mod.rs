@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 
-use driftq_core::log::{FileId, StorageFault};
+use driftq_core::log::{FileId, ReadSizes, StorageFault};
 use driftq_core::types::Lsn;
 
 use self::injury::Injury;
@@ -138,6 +138,7 @@ pub struct Disk {
     /// The first operation that broke an order which recovery relies on.
     breach: Option<String>,
     shows_given_up: bool,
+    read_sizes: ReadSizes,
 }
 
 impl Disk {
@@ -146,6 +147,11 @@ impl Disk {
     #[must_use]
     pub fn new(shows_given_up: bool) -> Self {
         Self { shows_given_up, ..Self::default() }
+    }
+
+    /// Sets how much is read at once.
+    pub fn set_read_sizes(&mut self, sizes: ReadSizes) {
+        self.read_sizes = sizes;
     }
 
     /// Limits the free space to `bytes` beyond what is in use; `None` lifts the limit.
@@ -316,6 +322,7 @@ impl Disk {
             fell_back_to,
             breach,
             shows_given_up: _,
+            read_sizes: _,
         } = self;
         let name = |number: u64| folder.iter().find(|(_, content)| **content == number).map(|(file, _)| *file);
         write!(out, "{:?} {:?} ", folder.keys(), durable_folder.keys())?;

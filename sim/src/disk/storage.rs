@@ -1,6 +1,6 @@
 //! The [`Storage`] of the simulated disk, with its injected faults.
 
-use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt};
+use driftq_core::log::{FileId, FileInfo, ReadSizes, Storage, StorageFault, WriteAt};
 
 use super::{Change, Content, Disk, Unsynced, io};
 use crate::actions::IoFault;
@@ -88,6 +88,10 @@ impl Storage for Disk {
         buffer[..data.len()].copy_from_slice(data);
         buffer[data.len()..count].fill(0);
         Ok(count)
+    }
+
+    fn read_sizes(&self) -> ReadSizes {
+        self.read_sizes
     }
 
     fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {

@@ -68,7 +68,9 @@ impl Transition {
         let (first, then) = match self {
             Self::Produce(nth) => (Action::Request(Request::Produce(new_message(nth))), None),
             Self::Subscribe(nth) => (Action::Request(Request::Subscribe(subscription(nth))), None),
-            Self::Unsubscribe(nth) => (Action::Request(Request::Unsubscribe { worker: Worker(nth) }), None),
+            Self::Unsubscribe(nth) => {
+                (Action::Request(Request::Unsubscribe { worker: Worker(nth), keeps: false }), None)
+            }
             Self::Settle { worker, message, back, op } => {
                 let message = Message(u32::from(message));
                 let delivery = DeliveryRef { worker: Worker(worker), message, back, ..DeliveryRef::default() };
@@ -96,7 +98,7 @@ fn new_message(nth: u8) -> NewMessage {
     NewMessage {
         message: Message(u32::from(nth)),
         topic: TOPIC,
-        size: nth,
+        size: nth.into(),
         policy: Some(policy),
         identity: has_identity.then_some(nth + 1),
         ..NewMessage::default()

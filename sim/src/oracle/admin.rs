@@ -171,6 +171,7 @@ impl Model {
             replayed_below,
         });
         self.reclaim(t);
+        self.set_timers(t);
         Ok(())
     }
 
@@ -192,6 +193,7 @@ impl Model {
         self.forget_effects(&topic, Some(&group.name));
         self.forget_winners(self.topics[t].id, Some(group.id));
         self.reclaim(t);
+        self.set_timers(t);
         Ok(())
     }
 
@@ -234,6 +236,7 @@ impl Model {
         let (topic, group) = (topic.id, group.id);
         self.forget_winners(topic, Some(group));
         self.reclaim(t);
+        self.set_timers(t);
         Ok(Reply::Success)
     }
 

@@ -1,6 +1,6 @@
 //! Dead letters and redrive.
 
-use driftq_core::command::{REDRIVE_SLICE, RedriveRest, RedriveSelection};
+use driftq_core::command::{RedriveRest, RedriveSelection};
 use driftq_core::reply::Overload;
 use driftq_core::types::{
     DeadLetter, DeadReason, KeptForRedrive, Offset, PartitionId, RedriveOrigin, Retention, TopicName,
@@ -80,7 +80,7 @@ impl Model {
         };
         let mut count = 0;
         let selected = self.selected(&name, which);
-        let reached = selected.len().min(limit.min(REDRIVE_SLICE) as usize);
+        let reached = selected.len().min(limit.min(self.limits.work.redriven_per_command) as usize);
         for (d, offset) in &selected[..reached] {
             match self.redrive_one(t, *d, *offset) {
                 Ok(redriven) => count += u64::from(redriven),

@@ -4,14 +4,7 @@ use driftq_core::types::{GroupId, GroupOrigin, Millis, PartitionId, Timestamp, T
 use driftq_core::{Refusal, SpaceClass};
 
 use super::model::{Model, Unwritten};
-use super::timers::PER_RECORD;
 use super::topic::{Message, Progress, Topic};
-
-/// The most groups that one refusal marks, and that one call deletes.
-const PER_CALL: usize = 16;
-
-/// The most records by which one call removes retained messages beyond the memory for them.
-const FREED_PER_CALL: usize = 64;
 
 impl Model {
     /// The group has lost its last stream, or the broker has started.
@@ -55,11 +48,16 @@ impl Model {
             all.any(|(message, progress)| message.partition == full.partition && !matches!(progress, Progress::Acked))
         };
         let left = |since: Timestamp| since.after(idle) <= self.now;
-        let groups = topic.groups.iter().filter(|group| group.idle.is_some_and(|(since, _)| left(since)));
-        let mut groups: Vec<_> = groups.filter(|group| holds(&group.progress)).map(|group| group.id).collect();
-        groups.sort();
+        let mut watched: Vec<_> = topic.groups.iter().filter(|group| group.idle.is_some()).collect();
+        watched.sort_by_key(|group| group.id);
+        watched.truncate(self.limits.work.groups_examined);
+        let groups = watched.into_iter().filter(|group| group.idle.is_some_and(|(since, _)| left(since)));
+        let groups: Vec<_> = groups.filter(|group| holds(&group.progress)).map(|group| group.id).collect();
         let topic = topic.id;
-        groups.into_iter().take(PER_CALL).for_each(|group| self.mark_due((topic, group)));
+        groups
+            .into_iter()
+            .take(self.limits.work.groups_deleted_per_call)
+            .for_each(|group| self.mark_due((topic, group)));
     }
 
     /// A group has had no stream for the longest time.
@@ -79,7 +77,7 @@ impl Model {
     }
 
     pub(super) fn delete_due_groups(&mut self) -> Result<(), Unwritten> {
-        for _ in 0..PER_CALL {
+        for _ in 0..self.limits.work.groups_deleted_per_call {
             let due = self.due_groups.iter().min().copied();
             let Some(key) = due.filter(|_| !self.is_stalled()) else { return Ok(()) };
             let found = self.indices(key);
@@ -133,7 +131,7 @@ impl Model {
             return Ok(());
         }
         let target = memory - (memory - max).max(max / 1_024);
-        for _ in 0..FREED_PER_CALL {
+        for _ in 0..self.limits.work.frees_per_call {
             if memory <= target || self.is_stalled() {
                 break;
             }
@@ -149,7 +147,7 @@ impl Model {
             let next = oldest.get(1).map(|(key, _)| *key);
             let written = self.record(SpaceClass::Drain);
             self.or_pause(written)?;
-            let mut left = if self.is_stalled() { 0 } else { PER_RECORD };
+            let mut left = if self.is_stalled() { 0 } else { self.limits.work.swept_per_record };
             while memory > target && left > 0 {
                 left -= 1;
                 let messages = &self.topics[t].messages;

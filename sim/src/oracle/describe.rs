@@ -10,9 +10,6 @@ use super::model::Model;
 use super::stream::Stream;
 use super::topic::{Group, Message, Progress, Topic};
 
-/// How many unacked messages are examined to find why none is delivered.
-const EXAMINED: usize = 64;
-
 impl Model {
     pub(super) fn list_topics(&self) -> Reply {
         let mut names: Vec<_> = self.topics.iter().map(|topic| topic.name.clone()).collect();
@@ -120,6 +117,6 @@ impl Model {
             return Some(Blocked::NoCredit);
         }
         let ready = |(message, progress): &(&Message, &Progress)| is_ready(progress, || self.is_due(message), self.now);
-        if unacked.iter().take(EXAMINED).any(ready) { None } else { Some(Blocked::NotYetDue) }
+        if unacked.iter().take(self.limits.work.unacked_examined).any(ready) { None } else { Some(Blocked::NotYetDue) }
     }
 }

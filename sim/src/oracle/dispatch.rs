@@ -11,23 +11,19 @@ use super::model::{Model, Unwritten};
 use super::stream::Stream;
 use super::topic::{Attempted, LastErrorText, Phase, Progress, Topic};
 
-/// How many messages one group gets before the next has its turn, and all groups in one call.
-const PER_TURN: usize = 64;
-const PER_CALL: usize = 1_024;
-
 impl Model {
     /// The first group, by id, with a deliverable message gets all it can take; then the next.
     pub(super) fn dispatch(&mut self) -> Result<(), Unwritten> {
         if self.streams.is_empty() {
             return Ok(());
         }
-        let mut left = PER_CALL;
+        let mut left = self.limits.work.dispatched_per_call;
         while left > 0 && !self.is_stalled() {
             let Some((t, g)) = self.next_group() else {
                 self.next_turn = Default::default();
                 return Ok(());
             };
-            let turn_max = left.min(PER_TURN);
+            let turn_max = left.min(self.limits.work.dispatched_per_turn);
             let mut used = 0;
             while used < turn_max
                 && let Some((message, stream)) = self.next_message(t, g)
@@ -78,7 +74,11 @@ impl Model {
         let turn = |stream: &Stream| (stream.is_asked_last, stream.id <= group.last_served, stream.id);
         let (stream, _) = able.min_by_key(|(_, stream)| turn(stream))?;
         let partitions = topic.partitions();
-        let ready = |at: usize| is_ready(&group.progress[at], || self.is_due(&topic.messages[at]), self.now);
+        let ready = |at: usize| match &group.progress[at] {
+            Progress::Ready => !topic.messages[at].is_delayed,
+            Progress::Attempted(Attempted { phase: Phase::Queued { is_waiting, .. }, .. }) => !is_waiting,
+            Progress::Attempted(_) | Progress::Acked => false,
+        };
         let first = (0..topic.messages.len()).find(|at| ready(*at))?;
         let mut running = vec![0; partitions as usize];
         for (message, progress) in topic.messages.iter().zip(&group.progress) {
@@ -148,6 +148,7 @@ impl Model {
     }
 }
 
+/// Whether the message may be delivered at `now`, by time: its timer can fire later.
 pub(super) fn is_ready(progress: &Progress, is_due: impl FnOnce() -> bool, now: Timestamp) -> bool {
     match progress {
         Progress::Ready => is_due(),

@@ -51,10 +51,10 @@ impl Model {
     fn due_of(&self, message: &Message, progress: &Progress, has_credit: bool) -> Option<Timestamp> {
         match progress {
             Progress::Attempted(Attempted { phase: Phase::Leased { runs: Runs::Until(end), .. }, .. }) => Some(*end),
-            Progress::Attempted(Attempted { phase: Phase::Queued { not_before, .. }, .. }) => {
-                (has_credit && *not_before > self.now).then_some(*not_before)
+            Progress::Attempted(Attempted { phase: Phase::Queued { not_before, is_waiting, .. }, .. }) => {
+                (has_credit && *is_waiting).then_some(*not_before)
             }
-            Progress::Ready if has_credit && !self.is_due(message) => {
+            Progress::Ready if has_credit && message.is_delayed => {
                 Some(message.delayed_until.max(self.latest_at(message.deliver_at)))
             }
             _ => None,

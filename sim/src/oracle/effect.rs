@@ -116,7 +116,7 @@ impl Effect {
     }
 }
 
-fn namespace(identity: &Identity) -> EffectNamespace {
+pub(super) fn namespace(identity: &Identity) -> EffectNamespace {
     match &identity.scope {
         Scope::Consume { topic, group } => EffectNamespace::Group(topic.clone(), group.clone()),
         _ => EffectNamespace::Shared,

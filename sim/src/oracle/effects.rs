@@ -8,11 +8,11 @@ use driftq_core::command::{
 use driftq_core::reply::{Overload, StoreReply};
 use driftq_core::types::{
     DeadReason, EffectNamespace, EffectStatus, GroupName, Identity, LeaseToken, Lifetime, Millis, Offset, Outcome,
-    OwnerName, PartitionId, Scope, Text, Timestamp, TopicName,
+    OwnerName, PartitionId, Scope, ScopeKind, Text, Timestamp, TopicName,
 };
 use driftq_core::{Refusal, Reply, SpaceClass};
 
-use super::effect::{Effect, expiry};
+use super::effect::{Effect, expiry, namespace};
 use super::expected::ExpectedReply;
 use super::lease::BegunBy;
 use super::model::{MessageIndex, Model, Stop, SweepKind, Unwritten};
@@ -77,9 +77,36 @@ impl Model {
         message.is_some_and(|m| !matches!(self.topics[t].groups[g].progress[m], Progress::Acked))
     }
 
+    fn check_id(&self, what: &'static str, text: &str) -> Result<(), Refusal> {
+        let (len, max) = (text.len() as u64, self.limits.id_bytes_max as u64);
+        if len > max { Err(Refusal::TooLarge { what, len, max }) } else { Ok(()) }
+    }
+
+    fn check_identity(&self, identity: &Identity) -> Result<(), Refusal> {
+        let (len, max) = (identity.key().len() as u64, self.limits.idempotency_key_bytes_max as u64);
+        if len > max {
+            return Err(Refusal::TooLarge { what: "idempotency key", len, max });
+        }
+        self.check_id("tenant id", identity.tenant())?;
+        let required = match &identity.scope {
+            Scope::Consume { .. } | Scope::Tenant => vec![],
+            Scope::Job { id } => vec![("job id", id)],
+            Scope::Task { id } => vec![("task id", id)],
+            Scope::Rpc { principal, method } => vec![("principal", principal), ("method", method)],
+        };
+        for (what, text) in required {
+            if text.is_empty() {
+                return Err(Refusal::Invalid("a scope's id, principal and method must not be empty"));
+            }
+            self.check_id(what, text)?;
+        }
+        Ok(())
+    }
+
     fn begin(&mut self, request: &Begin, token: LeaseToken) -> Result<Reply, Stop> {
         let identity = &request.identity;
-        check_scope(identity)?;
+        self.check_identity(identity)?;
+        self.check_id("request hash", request.request_hash.as_deref().unwrap_or_default())?;
         if matches!(request.lifetime, Some(Lifetime::Until(time)) if time <= self.wall()) {
             return Err(Refusal::Invalid("expires_at has passed").into());
         }
@@ -215,28 +242,48 @@ impl Model {
         }
     }
 
-    /// A page of the effects that are selected. Their order is the broker's own, so only the set is predicted.
+    /// A page of the effects that are selected: scopes of their own first, then those of groups, by name; each by key.
     fn list(&self, list: &ListEffects) -> ExpectedReply {
-        let is_selected = |at: &usize| {
-            let effect = &self.effects[*at];
-            self.effect(&effect.identity) == Some(*at)
+        let order = |identity: &Identity| (namespace(identity), identity.packed().clone());
+        let after = list.after.as_ref().map(order);
+        let is_looked_at = |effect: &&Effect| {
+            let is_of_group = effect.identity.scope.kind() == ScopeKind::Consume;
+            let has_kind = list.kind.is_none_or(|kind| is_of_group == (kind == ScopeKind::Consume));
+            has_kind && after.as_ref().is_none_or(|after| order(&effect.identity) > *after)
+        };
+        let is_selected = |effect: &Effect| {
+            self.effect(&effect.identity).is_some()
                 && list.tenant.as_deref().is_none_or(|tenant| tenant == effect.identity.tenant())
                 && list.kind.is_none_or(|kind| kind == effect.identity.scope.kind())
                 && list.status.is_none_or(|status| status == effect.status)
                 && effect.updated_at.after(list.older_than) <= self.now
         };
-        let selected = (0..self.effects.len()).filter(is_selected).map(|at| self.effects[at].clone()).collect();
-        ExpectedReply::Effects { selected, limit: list.limit.max(1), is_first: list.after.is_none() }
+        let mut effects: Vec<&Effect> = self.effects.iter().filter(is_looked_at).collect();
+        effects.sort_by_key(|effect| order(&effect.identity));
+        let work = &self.limits.work;
+        let (mut page, mut bytes) = (Vec::new(), 0);
+        for (nth, effect) in effects.into_iter().enumerate() {
+            if is_selected(effect) {
+                bytes += effect.result.as_ref().map_or(0, |result| result.len()) + effect.error.len();
+                page.push(effect.clone());
+            }
+            let is_full = page.len() == list.limit.clamp(1, work.effects_per_page) || bytes > work.bytes_per_page;
+            if is_full || nth + 1 == work.effects_seen_per_page {
+                return ExpectedReply::Effects { page, next: Some(effect.identity.clone()) };
+            }
+        }
+        ExpectedReply::Effects { page, next: None }
     }
 
     fn end(&mut self, finish: &Finish) -> Result<Reply, Stop> {
         let Finish { identity, token, outcome, dead_letter } = finish;
-        check_scope(identity)?;
+        self.check_identity(identity)?;
         if outcome.status == EffectStatus::InProgress {
             let what = "an effect ends as SUCCEEDED, FAILED_FINAL or FAILED_RETRYABLE";
             return Err(Refusal::Invalid(what).into());
         }
         self.check_result(outcome.result.as_deref())?;
+        self.check_error(&outcome.last_error)?;
         if dead_letter.is_some() && outcome.status != EffectStatus::FailedFinal {
             let what = "only an effect that ends as FAILED_FINAL dead-letters its message";
             return Err(Refusal::Invalid(what).into());
@@ -330,7 +377,7 @@ impl Model {
         lease: Option<Millis>,
         token: LeaseToken,
     ) -> Result<Reply, Stop> {
-        check_scope(identity)?;
+        self.check_identity(identity)?;
         let at = self.known(identity)?;
         let effect = &self.effects[at];
         if effect.is_final() || effect.is_leased(self.now) {
@@ -341,7 +388,7 @@ impl Model {
     }
 
     fn renew(&mut self, identity: &Identity, token: TokenClaim, lease: Option<Millis>) -> Result<Reply, Stop> {
-        check_scope(identity)?;
+        self.check_identity(identity)?;
         let at = self.effect(identity).ok_or(Refusal::StaleLease)?;
         self.check_token(&self.effects[at], token)?;
         if !self.effects[at].is_leased(self.now) {
@@ -498,20 +545,26 @@ impl Model {
     }
 
     /// Effects past their window expire, except those whose message is unacked.
-    pub(super) fn sweep_effects(&mut self, of: &EffectNamespace) -> Result<(), Unwritten> {
-        if self.next_sweep(of).is_none_or(|first| first > self.now) {
-            return Ok(());
+    pub(super) fn sweep_effects(&mut self, of: &EffectNamespace) -> Result<usize, Unwritten> {
+        let check_at = |at: &usize| self.effects[*at].sweep_at.max(self.effects[*at].expires_at);
+        let is_due = |at: &usize| self.effects[*at].namespace() == *of && check_at(at) <= self.now;
+        let mut due: Vec<_> = (0..self.effects.len()).filter(is_due).collect();
+        due.sort_by_key(check_at);
+        due.truncate(self.per_record());
+        if due.is_empty() {
+            return Ok(0);
         }
         self.record(SpaceClass::Drain)?;
-        let due = |effect: &Effect, now| effect.namespace() == *of && effect.sweep_at.max(effect.expires_at) <= now;
-        for at in (0..self.effects.len()).rev().filter(|at| due(&self.effects[*at], self.now)).collect::<Vec<_>>() {
+        let checked = due.len();
+        due.sort();
+        for at in due.into_iter().rev() {
             if self.is_pending(&self.effects[at]) {
                 self.effects[at].sweep_at = self.now.after(RESWEEP_INTERVAL);
             } else {
                 self.effects.remove(at);
             }
         }
-        Ok(())
+        Ok(checked)
     }
 }
 
@@ -521,13 +574,4 @@ fn execute(attempt: u32, token: LeaseToken, lease_until: Timestamp, idempotent: 
 
 fn tenant(tenant_id: Option<&str>) -> &str {
     tenant_id.filter(|tenant| !tenant.is_empty()).unwrap_or("default")
-}
-
-fn check_scope(identity: &Identity) -> Result<(), Refusal> {
-    let empty = match &identity.scope {
-        Scope::Consume { .. } | Scope::Tenant => false,
-        Scope::Job { id } | Scope::Task { id } => id.is_empty(),
-        Scope::Rpc { principal, method } => principal.is_empty() || method.is_empty(),
-    };
-    if empty { Err(Refusal::Invalid("a scope's id, principal and method must not be empty")) } else { Ok(()) }
 }

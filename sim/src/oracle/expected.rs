@@ -1,6 +1,5 @@
 //! Expected outputs, and their comparison with actual ones.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -35,11 +34,10 @@ pub(super) enum ExpectedReply {
     Plain(Reply),
     Peeked(Vec<ExpectedPeek>),
     Effect(Box<Effect>),
-    /// A page of the selected effects.
+    /// A page of the selected effects, and the one after which the next page begins.
     Effects {
-        selected: Vec<Effect>,
-        limit: usize,
-        is_first: bool,
+        page: Vec<Effect>,
+        next: Option<Identity>,
     },
 }
 
@@ -114,18 +112,13 @@ impl ExpectedReply {
                     })
             }
             (Self::Effect(expected), Reply::Store(StoreReply::Effect(found))) => expected.is(found),
-            (Self::Effects { selected, limit, is_first }, Reply::Store(StoreReply::Listed(page))) => {
-                let known = |identity: &Identity| selected.iter().find(|effect| effect.identity == *identity);
-                let all_known =
-                    page.effects.iter().all(|(identity, found)| known(identity).is_some_and(|effect| effect.is(found)));
-                let listed: BTreeSet<_> = page.effects.iter().map(|(identity, _)| identity).collect();
-                let is_whole = *is_first && page.next.is_none();
-                all_known
-                    && listed.len() == page.effects.len()
-                    && listed.len() <= *limit
-                    // The stores of simulations are small: only the limit ends a page early.
-                    && (page.next.is_none() || listed.len() == *limit)
-                    && (!is_whole || listed.len() == selected.len())
+            (Self::Effects { page, next }, Reply::Store(StoreReply::Listed(found))) => {
+                let is_same =
+                    |expected: &Effect, found: &(Identity, _)| expected.identity == found.0 && expected.is(&found.1);
+                let mut pairs = page.iter().zip(&found.effects);
+                page.len() == found.effects.len()
+                    && pairs.all(|(expected, found)| is_same(expected, found))
+                    && *next == found.next
             }
             (Self::Peeked(_) | Self::Effect(_) | Self::Effects { .. }, _) => false,
         }
@@ -167,8 +160,8 @@ impl fmt::Display for Expected {
             Self::Reply { ticket, result: Ok(ExpectedReply::Plain(reply)) } => write!(f, "{reply:?} to {ticket}"),
             Self::Reply { ticket, result: Ok(ExpectedReply::Peeked(found)) } => write!(f, "{found:?} to {ticket}"),
             Self::Reply { ticket, result: Ok(ExpectedReply::Effect(effect)) } => write!(f, "{effect:?} to {ticket}"),
-            Self::Reply { ticket, result: Ok(ExpectedReply::Effects { selected, limit, .. }) } => {
-                write!(f, "at most {limit} of {selected:?} to {ticket}")
+            Self::Reply { ticket, result: Ok(ExpectedReply::Effects { page, next }) } => {
+                write!(f, "{page:?}, then what is after {next:?}, to {ticket}")
             }
             Self::Reply { ticket, result: Err(refusal) } => write!(f, "the refusal {refusal:?} of {ticket}"),
             Self::Deliver(expected_delivery) => write!(f, "{expected_delivery:?}"),

@@ -5,8 +5,6 @@
 //! [compares](Oracle::compare) them with the actual outputs. It uses the types of `driftq-core` (commands, replies,
 //! names, ids) and none of its logic: no floors, runs, indices, timers or records, only lists that are scanned. What
 //! both agree on was therefore implemented twice.
-//!
-//! Not modelled: a call with more than 1,024 due timers, which no simulated world has.
 
 mod admin;
 mod clock;

@@ -104,6 +104,7 @@ impl Model {
         let offset = self.topics[topic].next_offset;
         self.expect_deadline(&metadata);
         self.topics[topic].store(self.now, partition, None, Content::new(&produce.key, &produce.value, metadata));
+        self.set_delay(topic, self.topics[topic].messages.len() - 1);
         if let Some((asked, identity)) = identity {
             self.remember(&asked, identity);
         }
@@ -221,6 +222,7 @@ impl Model {
                 .filter(|(message, progress)| message.partition == partition && !matches!(progress, Progress::Acked));
             unacked.next().map_or(topic.next_offset, |(message, _)| message.offset)
         };
+        groups.truncate(self.limits.work.groups_examined);
         let group = groups.iter().min_by_key(first_unacked).map(|group| group.name.clone());
         let full = FullPartition { topic: topic.name.clone(), partition, group };
         Refusal::Overloaded { reason, retry_after: self.limits.retry_after, full: Some(Box::new(full)) }

@@ -12,13 +12,9 @@ use driftq_core::{LogRefusal, Refusal, SpaceClass};
 
 use super::expected::Expected;
 use super::model::{Model, Unwritten};
-use super::timers::PER_RECORD;
 
 /// How long timers and dispatch pause after the log refused a record of theirs.
 const PAUSE: Millis = Millis(100);
-
-/// The most records by which one call removes retained messages on a full disk.
-const RECLAIMS_PER_CALL: usize = 64;
 
 /// The attempts of one call to append a record.
 #[derive(Clone, Debug, Default)]
@@ -131,15 +127,16 @@ impl Model {
     /// The disk is full: the oldest retained messages go, partition by partition. Returns whether there are more, and
     /// the log took the records.
     pub(super) fn reclaim_retained(&mut self) -> Result<bool, Unwritten> {
-        for _ in 0..RECLAIMS_PER_CALL {
+        for _ in 0..self.limits.work.reclaims_per_call {
             let Some((t, partition)) = self.oldest_retained() else { return Ok(false) };
             match self.record(SpaceClass::Drain) {
                 Err(Unwritten::NoRoom(_)) => return Ok(false),
                 written => written?,
             }
+            let max = self.limits.work.swept_per_record as usize;
             let topic = &mut self.topics[t];
             let is_old = |m: &usize| topic.messages[*m].is_retained && topic.messages[*m].partition == partition;
-            let mut old: Vec<_> = (0..topic.messages.len()).filter(is_old).take(PER_RECORD).collect();
+            let mut old: Vec<_> = (0..topic.messages.len()).filter(is_old).take(max).collect();
             while let Some(message) = old.pop() {
                 topic.remove(message);
             }

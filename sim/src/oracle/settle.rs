@@ -141,24 +141,35 @@ impl Model {
         let (t, g) = self.group(&request.topic, &request.group)?;
         self.topics[t].has_partition(request.partition)?;
         let topic = &self.topics[t];
-        let is_acked = |m: &usize| {
+        let owner_of = |m: &usize| {
             let message = &topic.messages[*m];
-            let owner = match &topic.groups[g].progress[*m] {
-                Progress::Attempted(attempted) => Some(&attempted.owner),
+            match &topic.groups[g].progress[*m] {
+                Progress::Attempted(attempted) => Some(&attempted.owner)
+                    .filter(|_| message.partition == request.partition && message.offset <= request.offset),
                 Progress::Ready | Progress::Acked => None,
-            };
-            message.partition == request.partition && message.offset <= request.offset && owner == Some(&request.owner)
+            }
         };
-        let offsets: Vec<_> = (0..topic.messages.len()).filter(is_acked).map(|m| topic.messages[m].offset).collect();
+        let all = 0..topic.messages.len();
+        let max = self.limits.work.acked_per_command;
+        if all.clone().filter_map(|m| owner_of(&m)).count() > max {
+            let (len, max) = (max as u64 + 1, max as u64);
+            return Err(Refusal::TooMany { what: "delivered messages at or below the offset", len, max }.into());
+        }
+        let is_acked = |m: &usize| owner_of(m) == Some(&request.owner);
+        let offsets: Vec<_> = all.filter(is_acked).map(|m| topic.messages[m].offset).collect();
         if offsets.is_empty() {
             return Ok(Reply::Success);
         }
         self.record(SpaceClass::Drain)?;
+        let planned = self.sweeps.clone();
         for offset in offsets {
             // An ack before may have removed messages.
             let m = self.topics[t].message(offset).expect("an unacked message is stored");
             self.ack_one((t, g, m));
         }
+        // Sweeps follow from the whole record, not from each of its acks.
+        let now_planned = std::mem::replace(&mut self.sweeps, planned);
+        now_planned.into_iter().for_each(|sweep| self.plan_sweep(sweep.what));
         Ok(Reply::Success)
     }
 
@@ -238,7 +249,8 @@ impl Model {
         self.record(SpaceClass::Drain)?;
         self.pin(index);
         let now = self.now;
-        self.attempted_mut(index).phase = Phase::Queued { not_before: now, expired_on: None };
+        self.attempted_mut(index).phase = Phase::Queued { not_before: now, is_waiting: false, expired_on: None };
+        self.set_deadline_timer(index);
         Ok(())
     }
 
@@ -284,7 +296,10 @@ impl Model {
         let attempted = self.attempted_mut((t, g, m));
         attempted.failures = failures;
         attempted.error = error;
-        attempted.phase = Phase::Queued { not_before: now.after(wait), expired_on };
+        let not_before = now.after(wait);
+        attempted.phase = Phase::Queued { not_before, is_waiting: not_before > now, expired_on };
+        self.expect_at(not_before);
+        self.set_deadline_timer((t, g, m));
         Ok(())
     }
 }

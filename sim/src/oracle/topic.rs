@@ -43,6 +43,10 @@ pub(super) struct Message {
     pub(super) only_for: Option<GroupId>,
     /// Acked by every group, and kept.
     pub(super) is_retained: bool,
+    /// Delayed, by a timer that has not fired.
+    pub(super) is_delayed: bool,
+    /// The timer of its deadline is set: it has not fired since the message last began to wait in a group.
+    pub(super) has_deadline_timer: bool,
     pub(super) content: Arc<Content>,
 }
 
@@ -109,6 +113,8 @@ pub(super) enum Phase {
     },
     Queued {
         not_before: Timestamp,
+        /// The timer of the retry has not fired.
+        is_waiting: bool,
         /// The stream on which the newest lease expired.
         expired_on: Option<ConsumerId>,
     },
@@ -185,6 +191,7 @@ impl Topic {
         let priority = envelope.priority.unwrap_or_default().level();
         let deliver_at = envelope.deliver_at.unwrap_or_default();
         let delayed_until = envelope.delayed_until.unwrap_or_default();
+        let has_deadline_timer = envelope.deadline.is_some() && !self.is_dlq();
         let content = Arc::new(content);
         self.messages.push(Message {
             offset,
@@ -196,6 +203,8 @@ impl Topic {
             delayed_until,
             only_for,
             is_retained: false,
+            is_delayed: false,
+            has_deadline_timer,
             content,
         });
         for group in &mut self.groups {
@@ -253,6 +262,10 @@ impl Topic {
         let keeps = self.keeps_acked();
         for at in (0..self.messages.len()).rev() {
             let is_acked = self.is_acked_by_all(at);
+            if is_acked {
+                let message = &mut self.messages[at];
+                (message.is_delayed, message.has_deadline_timer) = (false, false);
+            }
             if !is_acked {
                 self.messages[at].is_retained = false;
             } else if keeps {

@@ -231,7 +231,7 @@ impl Clients {
                 let worker = self.worker();
                 Request::Subscribe(self.subscription(worker))
             }
-            ActionKind::Unsubscribe => Request::Unsubscribe { worker: self.worker() },
+            ActionKind::Unsubscribe => Request::Unsubscribe { worker: self.worker(), keeps: false },
             ActionKind::Prefetch => Request::SetPrefetch { worker: self.worker(), to: self.source.below(4) as u32 },
             ActionKind::Describe => Request::DescribeTopic { topic: self.any_topic() },
             ActionKind::Peek => Request::Peek {
@@ -276,6 +276,7 @@ impl Clients {
             ActionKind::Redrive => Request::Redrive {
                 topic: self.topic(),
                 offset: self.source.one_in(3).then(|| self.source.below(8)),
+                more: Vec::new(),
                 // Small limits leave a rest.
                 limit: self.source.pick(&[1, 1, 2, 4]),
             },
@@ -293,7 +294,7 @@ impl Clients {
             message: Message(self.next_message),
             topic: Topic::new(source.below(u64::from(self.topics)) as u8),
             key: if keys { source.below(5) as u8 } else { 0 },
-            size: source.below(20) as u8,
+            size: source.below(20) as u32,
             ..NewMessage::default()
         };
         if rare(priority, source) {

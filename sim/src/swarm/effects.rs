@@ -55,6 +55,7 @@ impl Clients {
                     grant,
                     outcome,
                     result: self.store_users.source.below(5) as u8,
+                    error: 0,
                     dead_letter,
                 }))
             }
@@ -98,6 +99,7 @@ impl Clients {
                         grant,
                         outcome,
                         result: self.store_users.source.below(5) as u8,
+                        error: 0,
                         dead_letter: None,
                     })
                 }
@@ -152,12 +154,15 @@ impl Clients {
                 grant,
                 outcome: if source.one_in(8) { EffectOutcome::InProgress } else { outcome },
                 result,
+                error: 0,
                 dead_letter: match source.one_in(2) {
                     true => held.map(|held| delivery_ref(worker, held, world)),
                     false => None,
                 },
             },
-            _ => Request::FinishEffect { grant, outcome: EffectOutcome::Succeeded, result, dead_letter: None },
+            _ => {
+                Request::FinishEffect { grant, outcome: EffectOutcome::Succeeded, result, error: 0, dead_letter: None }
+            }
         })
     }
 
@@ -240,7 +245,7 @@ impl Clients {
         let grant = GrantRef { worker, effect, back: 0, tampering: Tampering::None };
         let result = self.store_users.source.below(5) as u8;
         self.schedule(Action::FlushIo);
-        self.schedule(Action::Request(Request::FinishEffect { grant, outcome, result, dead_letter }));
+        self.schedule(Action::Request(Request::FinishEffect { grant, outcome, result, error: 0, dead_letter }));
         self.schedule(Action::RunEffect(grant));
         self.schedule(Action::FlushIo);
         let delivery = Some(delivery_ref(worker, held, world));
@@ -274,6 +279,7 @@ impl Clients {
         let source = &mut self.store_users.source;
         Request::ListEffects {
             tenant: if source.one_in(4) { source.below(4) as u8 } else { 0 },
+            kind: None,
             outcome,
             older_ms: if source.one_in(4) { source.below(2_000) as u32 } else { 0 },
             limit: 1 + source.below(6) as u8,

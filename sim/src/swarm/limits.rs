@@ -3,16 +3,23 @@
 use driftq_core::log::HEADER_BYTES;
 
 use super::random::Source;
-use crate::setup::{DefaultRetention, GroupIdle, Setup};
+use crate::setup::{DefaultRetention, GroupIdle, Setup, TextLimits};
+use crate::work::Work;
 
-pub(super) fn setup(source: &mut Source, effects: &mut Source, bounds: &mut Source, files: &mut Source) -> Setup {
+pub(super) fn setup(
+    source: &mut Source,
+    effects: &mut Source,
+    bounds: &mut Source,
+    files: &mut Source,
+    work: &mut Source,
+) -> Setup {
     // In most worlds the log has space for what clients do, so that they get far.
     let has_space = !source.one_in(3);
     let segment = if has_space { 1 << 14 } else { source.pick(&[700, 1_200, 2_000, 4_000]) };
     // A small first segment refuses records until its successor exists.
     let first_segments: [u64; 4] =
         if has_space { [2_500, 4_000, 8_000, 1 << 20] } else { [600, 1_200, 4_000, 1 << 20] };
-    Setup {
+    let mut setup = Setup {
         in_flight_max: source.pick(&[1, 2, 3, 8, 1_000]),
         messages_max: source.pick(&[1, 2, 4, 12, 40]),
         bytes_max: source.pick(&[24, 64, 256, 4_096]),
@@ -57,6 +64,54 @@ pub(super) fn setup(source: &mut Source, effects: &mut Source, bounds: &mut Sour
             Some(GroupIdle { ms: 0, max_ms: 2_000 }),
             Some(GroupIdle { ms: 200, max_ms: 600_000 }),
         ]),
+        work: draw_work(work),
+        texts: draw_texts(work),
         shows_given_up: false,
+    };
+    if has_space && work.one_in(8) {
+        // For messages longer than a page of the disk.
+        setup.bytes_max = 20_000;
     }
+    setup
+}
+
+/// In every third world, lengths that the texts of most requests stay within.
+fn draw_texts(source: &mut Source) -> Option<TextLimits> {
+    source.one_in(3).then(|| TextLimits {
+        key: source.pick(&[7, 9, 40]),
+        message: source.pick(&[60, 90, 200]),
+        identity: source.pick(&[6, 7, 30]),
+        id: source.pick(&[9, 12, 50]),
+        metadata: source.pick(&[50, 90, 150]),
+        error: source.pick(&[11, 15, 60]),
+        partitions: source.pick(&[3, 4]),
+    })
+}
+
+/// In every second world, each limit is that of production or from 1 to 4.
+fn draw_work(source: &mut Source) -> Option<Work> {
+    if source.one_in(2) {
+        return None;
+    }
+    let production = Work::default();
+    let mut draw = |production: usize| if source.one_in(2) { 1 + source.below(4) as usize } else { production };
+    Some(Work {
+        timers: draw(production.timers),
+        swept: draw(production.swept as usize) as u64,
+        dispatched: draw(production.dispatched),
+        turn: draw(production.turn),
+        reclaims: draw(production.reclaims),
+        frees: draw(production.frees),
+        groups: draw(production.groups),
+        redriven: draw(production.redriven as usize) as u64,
+        acked: draw(production.acked),
+        seen: draw(production.seen),
+        page: draw(production.page),
+        page_bytes: draw(production.page_bytes),
+        examined: draw(production.examined),
+        unacked: draw(production.unacked),
+        parts: draw(production.parts),
+        // Less than the head of a frame is slow.
+        read_bytes: if source.one_in(24) { 13 } else { source.pick(&[0, 0, 0, 100, 700, 3_000]) },
+    })
 }

@@ -5,10 +5,12 @@
 //! change to one does not change what the others draw.
 
 mod clients;
+mod details;
 mod effects;
 mod io_schedule;
 mod kinds;
 mod limits;
+mod persistent_failure;
 mod profile;
 pub(crate) mod random;
 mod repeats;
@@ -19,8 +21,10 @@ use driftq_core::faults::Faults;
 
 use self::clients::Clients;
 pub(crate) use self::clients::delivery_ref;
+use self::details::RareDetails;
 use self::io_schedule::IoSchedule;
 use self::kinds::{ActionKind, Weights};
+use self::persistent_failure::PersistentFailure;
 pub use self::profile::Profile;
 use self::random::{Source, Stream};
 use self::settings::Settings;
@@ -40,6 +44,8 @@ pub struct Swarm {
     disk: Source,
     crash_source: Source,
     settings: Settings,
+    details: RareDetails,
+    persistent_failure: PersistentFailure,
     io_schedule: IoSchedule,
     /// The last operation of the log was to fail. A broker that goes on is closed: all it has confirmed must be there.
     has_failed_log: bool,
@@ -53,7 +59,8 @@ impl Swarm {
         let mut shape = Source::new(seed, Stream::Shape);
         let mut effects = Source::new(seed, Stream::Effects);
         let (mut bounds, mut files) = (Source::new(seed, Stream::Bounds), Source::new(seed, Stream::Files));
-        let setup = limits::setup(&mut shape, &mut effects, &mut bounds, &mut files);
+        let mut work = Source::new(seed, Stream::Work);
+        let setup = limits::setup(&mut shape, &mut effects, &mut bounds, &mut files, &mut work);
         let weights = Weights::draw(&mut shape, &mut effects, profile);
         let actions = [200, 500, 1_000, 1_800][shape.below(4) as usize];
         Self {
@@ -71,6 +78,8 @@ impl Swarm {
             disk: Source::new(seed, Stream::Disk),
             crash_source: Source::new(seed, Stream::Crash),
             settings: Settings::new(seed),
+            details: RareDetails::new(seed),
+            persistent_failure: PersistentFailure::new(seed),
             io_schedule: IoSchedule::new(seed),
             has_failed_log: false,
             actions,
@@ -91,6 +100,12 @@ impl Swarm {
 
     /// The next action.
     pub fn next<F: Faults>(&mut self, world: &World<F>) -> Action {
+        let mut action = self.draw(world);
+        self.details.add(&mut action, world);
+        action
+    }
+
+    fn draw<F: Faults>(&mut self, world: &World<F>) -> Action {
         if let Some(action) = self.clients.next_scheduled() {
             return action;
         }
@@ -101,6 +116,11 @@ impl Swarm {
             self.has_failed_log = false;
             self.io_schedule.stop();
             return self.recovery_action(world);
+        }
+        if !self.has_failed_log
+            && let Some(action) = self.persistent_failure.next(world)
+        {
+            return action;
         }
         if !self.has_failed_log
             && let Some(action) = self.io_schedule.next(world)

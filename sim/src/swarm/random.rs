@@ -20,6 +20,9 @@ pub(crate) enum Stream {
     Files,
     Settings,
     IoSchedule,
+    Work,
+    Details,
+    PersistentFailure,
 }
 
 /// A stream of random numbers, determined by a seed.

@@ -44,9 +44,9 @@ impl Settings {
         // The limits of another world, each in every second case.
         let other = source.below(1 << 32);
         let draw = |stream| Source::new(other, stream);
-        let mut sources = [Stream::Shape, Stream::Effects, Stream::Bounds, Stream::Files].map(draw);
-        let [shape, effects, bounds, files] = &mut sources;
-        let drawn = limits::setup(shape, effects, bounds, files);
+        let mut sources = [Stream::Shape, Stream::Effects, Stream::Bounds, Stream::Files, Stream::Work].map(draw);
+        let [shape, effects, bounds, files, work] = &mut sources;
+        let drawn = limits::setup(shape, effects, bounds, files, work);
         let mut change = Reconfiguration::between(world.next_setup(), &drawn);
         change.retain(|| source.one_in(2));
         Some(Action::Configure(change))

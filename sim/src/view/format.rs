@@ -21,7 +21,7 @@ pub(super) fn worker_of(request: &Request) -> Option<Worker> {
             Some(*worker)
         }
         Request::SetPrefetch { worker, .. }
-        | Request::Unsubscribe { worker }
+        | Request::Unsubscribe { worker, .. }
         | Request::ReacquireEffect { worker, .. } => Some(*worker),
         Request::Ack(delivery) | Request::Release(delivery) | Request::AckCumulative(delivery) => Some(delivery.worker),
         Request::Nack { delivery, .. } | Request::Extend { delivery, .. } | Request::Complete { delivery, .. } => {
@@ -132,7 +132,7 @@ pub(super) fn request_text(request: &Request) -> String {
             )
         }
         Request::SetPrefetch { worker, to } => format!("{worker} sets its prefetch to {to}"),
-        Request::Unsubscribe { worker } => format!("{worker} unsubscribes"),
+        Request::Unsubscribe { worker, .. } => format!("{worker} unsubscribes"),
         Request::Ack(delivery) => format!("{} acks {}{}", delivery.worker, delivery.message, deviation(delivery)),
         Request::Nack { delivery, never, .. } => {
             let retry = if *never { " without a retry" } else { "" };

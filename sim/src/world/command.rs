@@ -2,18 +2,19 @@
 
 use driftq_core::Command;
 use driftq_core::command::{
-    Ack, AckCumulative, Begin, ChangeRetention, Claim, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic,
-    DeliveryClaim, DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup,
-    Nack, OnExpired, Pause, Peek, Purge, Reacquire, Redrive, RedriveSelection, Release, Renew, Resume, Retry, Seek,
-    SeekTo, SetPrefetch, StoreCommand, TokenClaim, Unsubscribe, Withdraw,
+    Ack, AckCumulative, Begin, ChangeRetention, Claim, CloseStream, Complete, CreateGroup, CreateTopic, DeleteGroup,
+    DeleteTopic, DeliveryClaim, DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups,
+    ListTopics, Lookup, Nack, OnExpired, Pause, Peek, Purge, Reacquire, Redrive, RedriveSelection, Release, Renew,
+    Resume, Retry, Seek, SeekTo, SetPrefetch, StoreCommand, TokenClaim, Unsubscribe, Withdraw,
 };
 use driftq_core::faults::Faults;
-use driftq_core::types::{GroupName, Lifetime, Millis, Offset, OwnerName, PartitionId, Retention, Text};
+use driftq_core::types::{GroupName, Lifetime, Millis, Offset, OwnerName, PartitionId, Retention};
 
 use super::network::ClientCommand;
 use super::state::World;
 use super::values::{
-    REASONS, effect_outcome, identity, produce, result_of, setting, start, subscribe, tenant_of, time,
+    effect_outcome, identity, produce, reason_of, request_hash_of, result_of, scope_kind, setting, start, subscribe,
+    tenant_of, time,
 };
 use crate::actions::{DeliveryRef, EffectBegin, GrantRef, Request, SeekTarget, Subscription, Tampering};
 use crate::names::Group;
@@ -63,13 +64,17 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             Request::SetPrefetch { worker, to } => {
                 Command::SetPrefetch(SetPrefetch { consumer: self.network.stream_of(*worker)?, prefetch: *to })
             }
-            Request::Unsubscribe { worker } => {
-                Command::Unsubscribe(Unsubscribe { consumer: self.network.stream_of(*worker)? })
+            Request::Unsubscribe { worker, keeps } => {
+                let consumer = self.network.stream_of(*worker)?;
+                match keeps {
+                    true => Command::CloseStream(CloseStream { consumer }),
+                    false => Command::Unsubscribe(Unsubscribe { consumer }),
+                }
             }
             Request::Ack(delivery) => Command::Ack(Ack(self.claim(delivery)?)),
             Request::Nack { delivery, reason, delay_ms, never } => Command::Nack(Nack {
                 claim: self.claim(delivery)?,
-                reason: reason_of(*reason).into(),
+                reason: reason_of(*reason),
                 retry: match never {
                     true => Retry::Never,
                     false => Retry::after(delay_ms.map(|ms| Millis(u64::from(ms)))),
@@ -94,24 +99,26 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                     claim: self.claim(delivery)?,
                     result: result_of(*result),
                     produce: new_messages.iter().map(produce).collect(),
-                    failed: failed.map(|reason| reason_of(reason).into()),
+                    failed: failed.map(reason_of),
                 }))
             }
             Request::BeginEffect(begin) => store(StoreCommand::Begin(self.begin(begin)?)),
-            Request::FinishEffect { grant, outcome, result, dead_letter } => store(StoreCommand::Finish(Finish {
-                identity: identity(&grant.effect),
-                token: self.token(grant)?,
-                outcome: effect_outcome(*outcome, *result),
-                dead_letter: match dead_letter {
-                    Some(delivery) => Some(self.delivery_claim(delivery)?),
-                    None => None,
-                },
-            })),
-            Request::ListEffects { tenant, outcome, older_ms, limit, after } => {
+            Request::FinishEffect { grant, outcome, result, error, dead_letter } => {
+                store(StoreCommand::Finish(Finish {
+                    identity: identity(&grant.effect),
+                    token: self.token(grant)?,
+                    outcome: effect_outcome(*outcome, *result, *error),
+                    dead_letter: match dead_letter {
+                        Some(delivery) => Some(self.delivery_claim(delivery)?),
+                        None => None,
+                    },
+                }))
+            }
+            Request::ListEffects { tenant, kind, outcome, older_ms, limit, after } => {
                 store(StoreCommand::List(ListEffects {
                     tenant: (*tenant > 0).then(|| tenant_of(*tenant)),
-                    kind: None,
-                    status: outcome.map(|outcome| effect_outcome(outcome, 0).status),
+                    kind: kind.map(scope_kind),
+                    status: outcome.map(|outcome| effect_outcome(outcome, 0, 0).status),
                     older_than: Millis(u64::from(*older_ms)),
                     limit: usize::from(*limit),
                     after: after.as_ref().map(identity),
@@ -148,12 +155,16 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             }),
             Request::Pause { topic, group } => Command::Pause(Pause { topic: topic.name(), group: group.name() }),
             Request::Resume { topic, group } => Command::Resume(Resume { topic: topic.name(), group: group.name() }),
-            Request::Redrive { topic, offset, limit } => Command::Redrive(Redrive {
+            Request::Redrive { topic, offset, more, limit } => Command::Redrive(Redrive {
                 topic: topic.name(),
                 which: match offset {
                     None => RedriveSelection::All,
                     // Repeated offsets count once.
-                    Some(offset) => RedriveSelection::Offsets(vec![Offset(*offset), Offset(*offset)]),
+                    Some(offset) => {
+                        let twice = [*offset; 2];
+                        let offsets = if more.is_empty() { &twice[..] } else { more };
+                        RedriveSelection::Offsets(offsets.iter().map(|offset| Offset(*offset)).collect())
+                    }
                 },
                 limit: *limit,
             }),
@@ -195,7 +206,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         Some(Begin {
             lease: begin.lease_ms.map(|ms| Millis(u64::from(ms))),
             lifetime: begin.expires_at.map(|ms| Lifetime::Until(time(ms))).or(window),
-            request_hash: (begin.request > 0).then(|| Text::from(format!("request {}", begin.request))),
+            request_hash: request_hash_of(begin.request),
             on_expired: begin.report.map(|report| if report { OnExpired::Report } else { OnExpired::TakeOver }),
             delivery,
             ..Begin::new(identity(&begin.effect), begin.worker.name())
@@ -214,8 +225,4 @@ impl<F: Faults, S: SimStorage> World<F, S> {
 
 fn store(command: StoreCommand) -> Command {
     Command::Store(Box::new(command))
-}
-
-fn reason_of(number: u8) -> &'static str {
-    REASONS[usize::from(number) % REASONS.len()]
 }

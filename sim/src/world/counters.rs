@@ -73,6 +73,6 @@ impl Counters {
         self.completed += other.completed;
         self.crashes += other.crashes;
         self.boots += other.boots;
-        self.simulated_ms += other.simulated_ms;
+        self.simulated_ms = self.simulated_ms.saturating_add(other.simulated_ms);
     }
 }

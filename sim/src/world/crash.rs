@@ -19,6 +19,7 @@ use crate::sim_storage::SimStorage;
 
 impl<F: Faults, S: SimStorage> World<F, S> {
     pub(super) fn first_boot(&mut self) -> Verdict {
+        self.disk.model_mut().set_read_sizes(self.setup.work.unwrap_or_default().read_sizes());
         let (config, now) = (self.pipeline_config(), self.clock());
         let opened = OpenOptions::new()
             .config(config)
@@ -71,6 +72,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     fn configure(&mut self) {
         let Some(setup) = self.next_setup.take() else { return };
         let limits = setup.limits();
+        self.disk.model_mut().set_read_sizes(setup.work.unwrap_or_default().read_sizes());
         self.setup = setup;
         if let Some(oracle) = &mut self.oracle {
             oracle.configure(&limits);

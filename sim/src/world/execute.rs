@@ -133,7 +133,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.room.refused((before, broker.broker().appended()), broker.refused_appends());
         self.next_ticket = ticket.next();
         if let Some(tap_events) = &mut self.tap_events {
-            tap_events.push(TapEvent::Command(ticket));
+            tap_events.push(TapEvent::Command(ticket, Box::new(pending.command.clone())));
         }
         match (&pending.command, worker) {
             (Command::Subscribe(subscribe), Some(worker)) => self.network.open(ticket, worker, subscribe),

@@ -242,7 +242,7 @@ mod tests {
     fn produce(nth: u8) -> Action {
         Action::Request(Request::Produce(NewMessage {
             message: Message(u32::from(nth)),
-            size: nth,
+            size: nth.into(),
             ..NewMessage::default()
         }))
     }

@@ -40,4 +40,5 @@ pub use self::fingerprint::Fingerprint;
 pub use self::network::{EffectRun, HeldDelivery, HeldGrant, Network};
 pub use self::state::{Checks, World};
 pub use self::tap::TapEvent;
+pub(crate) use self::values::LENGTHS_FROM;
 pub use self::values::{START_TIME, identity as effect_identity};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use driftq_core::faults::Faults;
-use driftq_core::types::{Lsn, Now, OwnerName, Ticket, Timestamp};
+use driftq_core::types::{Limits, Lsn, Now, OwnerName, Ticket, Timestamp};
 use driftq_core::{Pipeline, PipelineConfig};
 
 use super::counters::Counters;
@@ -228,6 +228,12 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     /// The configuration of the broker under test.
     pub(super) fn pipeline_config(&self) -> PipelineConfig {
         self.faults.config(self.setup.pipeline())
+    }
+
+    /// The limits of the running broker.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.setup.limits()
     }
 
     /// The clocks of the broker's machine.

@@ -67,7 +67,7 @@ fn settled_all() -> BoxedStrategy<Chunk> {
             }));
             actions.push(Action::FlushIo);
             let redrive = |limit| {
-                let redrive = Request::Redrive { topic: Topic::new(0), offset: None, limit };
+                let redrive = Request::Redrive { topic: Topic::new(0), offset: None, more: Vec::new(), limit };
                 [Action::Request(redrive), Action::FlushIo]
             };
             match variant {
@@ -109,7 +109,7 @@ fn protocol_use() -> BoxedStrategy<Chunk> {
                 let begin = EffectBegin { worker, effect, ttl_ms, request, delivery, ..EffectBegin::default() };
                 Request::BeginEffect(EffectBegin { lease_ms: Some(10_000), ..begin })
             };
-            let finish = |outcome| Request::FinishEffect { grant, outcome, result: 1, dead_letter: None };
+            let finish = |outcome| Request::FinishEffect { grant, outcome, result: 1, error: 0, dead_letter: None };
             let again = NewMessage { topic, identity: Some(key), ..NewMessage::default() };
             let outputs = if variant == 9 { vec![again] } else { outputs };
             let complete = Request::Complete { delivery, result: 1, produce: outputs, failed: None };
@@ -193,6 +193,7 @@ fn protocol_use() -> BoxedStrategy<Chunk> {
                         grant: GrantRef { effect, ..grant },
                         outcome: EffectOutcome::FailedRetryable,
                         result: 0,
+                        error: 0,
                         dead_letter: None,
                     };
                     actions.extend(requested(vec![begin.clone(), finish, begin]));
@@ -204,7 +205,7 @@ fn protocol_use() -> BoxedStrategy<Chunk> {
                 }
                 12 => {
                     let (outcome, dead_letter) = (EffectOutcome::FailedFinal, Some(delivery));
-                    let finish = Request::FinishEffect { grant, outcome, result: 1, dead_letter };
+                    let finish = Request::FinishEffect { grant, outcome, result: 1, error: 0, dead_letter };
                     actions.extend(requested(vec![finish.clone(), finish]));
                 }
                 13 => {

@@ -31,7 +31,7 @@ pub fn new_message() -> impl Strategy<Value = NewMessage> {
             message: Message::default(),
             topic: target.0,
             key: target.1,
-            size,
+            size: size.into(),
             priority,
             delay_ms: time.0,
             deliver_at: time.1,
@@ -42,6 +42,7 @@ pub fn new_message() -> impl Strategy<Value = NewMessage> {
             target: target.2,
             partition: target.3,
             router,
+            details: None,
         },
     )
 }
@@ -162,7 +163,7 @@ pub fn store() -> BoxedStrategy<Request> {
         5 => begin,
         4 => (grant(worker()), outcome(), 0..5_u8, weighted(0.2, delivery_ref()))
             .prop_map(|(grant, outcome, result, dead_letter)| {
-                Request::FinishEffect { grant, outcome, result, dead_letter }
+                Request::FinishEffect { grant, outcome, result, error: 0, dead_letter }
             }),
         1 => (worker(), effect(), weighted(0.5, span()))
             .prop_map(|(worker, effect, lease_ms)| Request::ReacquireEffect { worker, effect, lease_ms }),
@@ -176,9 +177,11 @@ pub fn store() -> BoxedStrategy<Request> {
 
 /// A page of the effects of the store.
 fn list_effects() -> BoxedStrategy<Request> {
-    (0..5_u8, weighted(0.5, outcome()), prop_oneof![3 => Just(0), 1 => span()], any::<u8>(), weighted(0.2, effect()))
-        .prop_map(|(tenant, outcome, older_ms, limit, after)| Request::ListEffects {
+    let selected = (weighted(0.3, effect()), weighted(0.5, outcome()));
+    (0..5_u8, selected, prop_oneof![3 => Just(0), 1 => span()], any::<u8>(), weighted(0.2, effect()))
+        .prop_map(|(tenant, (kind, outcome), older_ms, limit, after)| Request::ListEffects {
             tenant,
+            kind: kind.map(|effect| effect.scope),
             outcome,
             older_ms,
             limit,
@@ -191,7 +194,7 @@ fn list_effects() -> BoxedStrategy<Request> {
 pub fn streams() -> impl Strategy<Value = Request> {
     prop_oneof![
         5 => subscription().prop_map(Request::Subscribe),
-        2 => worker().prop_map(|worker| Request::Unsubscribe { worker }),
+        2 => (worker(), any::<bool>()).prop_map(|(worker, keeps)| Request::Unsubscribe { worker, keeps }),
         1 => (worker(), prefetch()).prop_map(|(worker, to)| Request::SetPrefetch { worker, to }),
     ]
 }
@@ -215,8 +218,8 @@ pub fn administration() -> impl Strategy<Value = Request> {
         3 => (topic(), group(), to).prop_map(|(topic, group, to)| Request::Seek { topic, group, to }),
         2 => (topic(), group()).prop_map(|(topic, group)| Request::Pause { topic, group }),
         2 => (topic(), group()).prop_map(|(topic, group)| Request::Resume { topic, group }),
-        4 => (topic(), weighted(0.3, offset()), count())
-            .prop_map(|(topic, offset, limit)| Request::Redrive { topic, offset, limit }),
+        4 => (topic(), weighted(0.3, offset()), proptest::collection::vec(offset(), 0..3), count())
+            .prop_map(|(topic, offset, more, limit)| Request::Redrive { topic, offset, more, limit }),
         2 => (0_u64..4).prop_map(|limit| Request::RedriveRest { limit }),
         2 => topic().prop_map(|topic| Request::Purge { topic }),
     ]

@@ -198,6 +198,8 @@ pub fn setup() -> impl Strategy<Value = Setup> {
             retention: kept.0.map(|(ms, bytes)| DefaultRetention { ms, bytes }),
             retained_bytes_max: kept.1,
             group_idle,
+            texts: None,
+            work: None,
             shows_given_up: shows_given_up.is_some(),
         },
     )

@@ -3,22 +3,13 @@
 use super::super::State;
 use crate::command::ListEffects;
 use crate::reply::EffectPage;
-use crate::types::{Effect, Identity, Scope, Timestamp};
-
-/// The most effects that one page looks at, so that it does not delay other commands.
-const SEEN_MAX: usize = 4_096;
-
-/// The most effects in one page.
-const PAGE_MAX: usize = 1_000;
-
-/// A page ends with the effect that makes its results and errors exceed this.
-const PAGE_BYTES_MAX: usize = 1 << 20;
+use crate::types::{Effect, Identity, Scope, Timestamp, WorkLimits};
 
 impl State {
     /// The next page of the effects that `request` selects. Expired effects are left out.
-    pub(crate) fn list_effects(&self, request: &ListEffects, now: Timestamp) -> EffectPage {
+    pub(crate) fn list_effects(&self, request: &ListEffects, work: &WorkLimits, now: Timestamp) -> EffectPage {
         let (mut seen, mut bytes, mut page) = (0, 0, EffectPage::default());
-        let limit = request.limit.clamp(1, PAGE_MAX);
+        let limit = request.limit.clamp(1, work.effects_per_page);
         for (namespace, table, after) in self.store.tables_after(request.after.as_ref(), request.kind) {
             for (key, effect) in table.effects_after(after) {
                 seen += 1;
@@ -28,7 +19,8 @@ impl State {
                     bytes += effect.details.as_ref().map_or(0, |details| details.last_error.len());
                     page.effects.push((identity.clone(), effect.clone()));
                 }
-                if seen == SEEN_MAX || page.effects.len() == limit || bytes > PAGE_BYTES_MAX {
+                let is_full = page.effects.len() == limit || bytes > work.bytes_per_page;
+                if seen == work.effects_seen_per_page || is_full {
                     page.next = Some(identity);
                     return page;
                 }

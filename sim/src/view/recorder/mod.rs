@@ -207,7 +207,7 @@ impl Recorder {
         let mut outputs = StepOutputs::default();
         for event in events {
             let (worker, output) = match event {
-                TapEvent::Command(ticket) => {
+                TapEvent::Command(ticket, _) => {
                     self.tickets.insert(ticket, self.steps.len());
                     continue;
                 }

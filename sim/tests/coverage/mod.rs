@@ -1,0 +1,285 @@
+//! Every command, every field of commands, records and snapshots, set and unset, and every length near its limit is
+//! generated. The table is derived from the types: a field that no run sets fails.
+//!
+//! `DRIFTQ_WRITE_COVERAGE=1 cargo test -p driftq-sim --test it coverage` writes `docs/simulation/coverage.md`.
+
+mod debug;
+mod lengths;
+mod types;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use driftq_core::codec::record::decode;
+use driftq_core::faults::NoFaults;
+use driftq_core::log::{
+    FileId, RECORD_KIND_MAX, SegmentHeader, SegmentReader, Storage as _, read_snapshot, read_whole,
+};
+use driftq_core::record::{Event, Image, Record};
+use driftq_core::types::{Body, Lsn};
+use driftq_sim::actions::Action;
+use driftq_sim::disk::Disk;
+use driftq_sim::swarm::{Profile, Swarm};
+use driftq_sim::world::{Checks, TapEvent, World};
+
+use self::debug::{Seen, parse};
+use self::lengths::{LENGTHS, Lengths, NOT_LENGTHS};
+use self::types::{Definition, Types};
+
+/// Commands, records, snapshots, and the metadata that records and snapshots hold packed.
+const ROOTS: [&str; 4] = ["Command", "Event", "Image", "Metadata"];
+
+/// Seeds of each profile.
+const SEEDS: [(Profile, u64); 2] = [(Profile::Default, 500), (Profile::Effects, 400)];
+
+/// Entries that are not generated, and why.
+const NEVER: &[(&str, &str)] = &[
+    ("Deadline.text no text", "it is what a client sent, parsed as a time"),
+    ("DeliveryState.attempts zero", "a delivery is an attempt"),
+    ("EffectConclusion.window zero", "an effect is kept for at least a millisecond"),
+    ("Event::CompletionsExpired.count zero", NOTHING),
+    ("Event::CumulativelyAcked.acks empty", NOTHING),
+    ("Event::DedupeExpired.count zero", NOTHING),
+    ("Event::EffectsExpired.count zero", NOTHING),
+    ("Event::GroupSought.targets empty", PARTITION),
+    ("Event::Nacked.reason no text", EMPTY_REASON),
+    ("Event::Purged.ends empty", PARTITION),
+    ("Event::ReasonNoted.reason no text", EMPTY_REASON),
+    ("Event::Redriven.offset zero", "the message that failed has an earlier offset"),
+    ("Event::Restored", "snapshots hold images, see there"),
+    ("Event::TopicCreated.partitions zero", PARTITION),
+    ("Event::WinnersExpired.count zero", NOTHING),
+    ("Identity.tenant no text", "an empty tenant is the default one"),
+    ("Image::DedupeEntry.key no text", "an empty key is no identity"),
+    ("Image::DedupeEntry.tenant no text", "an empty tenant is the default one"),
+    ("Image::Partition.last_offset unset", "written once the partition has had a message"),
+    ("Image::Partition.next_position zero", "written once the partition has had a message"),
+    ("Image::Replayed.below zero", NOTHING),
+    ("Image::Topic.partitions zero", PARTITION),
+    ("LastError::Reason.0 no text", EMPTY_REASON),
+    ("Produce.value no bytes", "messages are told apart by their values; the core's tests have it"),
+    ("RedriveOrigin.count zero", "a redrive counts itself"),
+    ("RedriveRest.below zero", NOTHING),
+    ("RedriveSelection::Offsets.0 empty", "the server takes it for all"),
+    ("RunImage.end zero", "a run lies above the floor"),
+    ("RunImage.last_offset zero", "a run lies above the floor"),
+    ("RunImage.start zero", "a run lies above the floor"),
+    ("StepOutput.already_done true", "generated, but rarely among the completions of a snapshot"),
+];
+
+const NOTHING: &str = "a record of nothing is not written";
+const PARTITION: &str = "a topic has a partition";
+const EMPTY_REASON: &str = "an empty reason is none";
+
+fn core() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/src")
+}
+
+fn document() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/simulation/coverage.md")
+}
+
+fn types() -> Types {
+    let core = core();
+    Types::parse(&[&core.join("command"), &core.join("record"), &core.join("types")])
+}
+
+/// What the runs have generated.
+#[derive(Default)]
+struct Generated {
+    seen: Seen,
+    lengths: Lengths,
+}
+
+fn generated() -> &'static Generated {
+    static GENERATED: OnceLock<Generated> = OnceLock::new();
+    GENERATED.get_or_init(|| {
+        let types = types();
+        let mut generated = Generated::default();
+        for (profile, seeds) in SEEDS {
+            (0..seeds).for_each(|seed| run(seed, profile, &types, &mut generated));
+        }
+        generated
+    })
+}
+
+fn run(seed: u64, profile: Profile, types: &Types, generated: &mut Generated) {
+    let mut swarm = Swarm::new(seed, profile);
+    let mut world = World::new(swarm.setup(), NoFaults, Checks { oracle: false }).expect("the world starts");
+    world.enable_tap();
+    let (mut last, mut snapshots) = (Lsn(0), BTreeSet::new());
+    for nth in 0..swarm.actions() {
+        let action = swarm.next(&world);
+        let limits = world.limits();
+        world.apply(&action).expect("no invariant is violated");
+        for event in world.take_tap_events() {
+            if let TapEvent::Command(_, command) = event {
+                look_at(types, &mut generated.seen, "Command", &command);
+                generated.lengths.observe(&command, &limits);
+            }
+        }
+        // Before segments are removed, and before a crash takes back what was not synced.
+        if nth % 16 == 0 || matches!(action, Action::Crash { .. }) {
+            let mut disk = world.disk().clone();
+            read_records(&mut disk, &mut last, |record| add_event(types, &mut generated.seen, &record.event));
+            read_images(&mut disk, &mut snapshots, |image| add_image(types, &mut generated.seen, image));
+        }
+    }
+}
+
+fn look_at(types: &Types, seen: &mut Seen, name: &str, value: &impl std::fmt::Debug) {
+    let shown = format!("{value:?}");
+    if seen.wants(name, &shown) {
+        seen.add(types, name, &parse(&shown));
+    }
+}
+
+fn add_event(types: &Types, seen: &mut Seen, event: &Event) {
+    look_at(types, seen, "Event", event);
+    match event {
+        Event::Produced { body, .. } => add_body(types, seen, body),
+        Event::Completed(step) => {
+            let stored = step.outputs.iter().filter_map(|output| output.stored.as_ref());
+            stored.for_each(|stored| add_body(types, seen, &stored.body));
+        }
+        _ => {}
+    }
+}
+
+fn add_image(types: &Types, seen: &mut Seen, image: &Image) {
+    look_at(types, seen, "Image", image);
+    if let Image::Message { body, .. } = image {
+        add_body(types, seen, body);
+    }
+}
+
+fn add_body(types: &Types, seen: &mut Seen, body: &Body) {
+    look_at(types, seen, "Metadata", &body.metadata());
+}
+
+/// The records after `last`, which becomes the newest.
+fn read_records(disk: &mut Disk, last: &mut Lsn, mut each: impl FnMut(&Record)) {
+    let files = disk.list().expect("the disk works");
+    let mut bytes = Vec::new();
+    for info in files.iter().filter(|info| matches!(info.file, FileId::Segment(_))) {
+        if read_whole(disk, info.file, &mut bytes).is_err() {
+            continue;
+        }
+        let Ok(header) = SegmentHeader::decode(&bytes) else { continue };
+        let mut reader = SegmentReader::new(&header, &bytes);
+        while let Some(frame) = reader.next() {
+            if frame.head.kind > RECORD_KIND_MAX || frame.head.lsn <= *last {
+                continue;
+            }
+            *last = frame.head.lsn;
+            each(&decode(frame.head.kind, frame.head.version, frame.payload).expect("the broker wrote it"));
+        }
+    }
+}
+
+/// The images of snapshots that were not read before.
+fn read_images(disk: &mut Disk, known: &mut BTreeSet<Lsn>, mut each: impl FnMut(&Image)) {
+    for info in disk.list().expect("the disk works") {
+        let FileId::Snapshot(lsn) = info.file else { continue };
+        if !known.insert(lsn) {
+            continue;
+        }
+        let _ = read_snapshot(disk, lsn, &mut Vec::new(), |kind, version, payload| -> Result<(), ()> {
+            if let Ok(Record { event: Event::Restored(image), .. }) = decode(kind, version, payload) {
+                each(&image);
+            }
+            Ok(())
+        });
+    }
+}
+
+/// All entries, with how often each was generated.
+fn table() -> BTreeMap<String, u64> {
+    let generated = generated();
+    let mut table: BTreeMap<String, u64> = BTreeMap::new();
+    for entry in types().entries(&ROOTS) {
+        let count = generated.seen.entries.get(&entry).copied().unwrap_or_default();
+        table.insert(entry, count);
+    }
+    table.extend(generated.lengths.entries());
+    table
+}
+
+fn is_never(entry: &str) -> Option<&'static str> {
+    NEVER.iter().find(|(never, _)| *never == entry).map(|(_, reason)| *reason)
+}
+
+/// A count as its order of magnitude, so that the document rarely changes.
+fn magnitude(count: u64) -> &'static str {
+    match count {
+        0 => "never",
+        1..10 => "≥ 1",
+        10..100 => "≥ 10",
+        100..1_000 => "≥ 100",
+        1_000..10_000 => "≥ 1,000",
+        _ => "≥ 10,000",
+    }
+}
+
+#[test]
+fn every_field_and_variant_is_generated_set_and_unset() {
+    let missing: Vec<_> =
+        table().into_iter().filter(|(entry, count)| *count == 0 && is_never(entry).is_none()).map(|it| it.0).collect();
+    assert!(missing.is_empty(), "{} entries are never generated:\n{}", missing.len(), missing.join("\n"));
+}
+
+#[test]
+fn what_is_listed_as_never_generated_exists() {
+    let table = table();
+    for (entry, _) in NEVER {
+        assert!(table.contains_key(*entry), "{entry}");
+    }
+}
+
+#[test]
+fn every_limit_is_a_length_or_is_listed() {
+    let core = core();
+    let types = Types::parse(&[&core.join("types"), &core.join("command")]);
+    let Definition::Struct(fields) = types.get("Limits") else { panic!("Limits is a struct") };
+    let fields: BTreeSet<_> = fields.iter().map(|(field, _)| field.as_str()).collect();
+    let listed: BTreeSet<_> = LENGTHS.iter().copied().chain(NOT_LENGTHS.iter().map(|(field, _)| *field)).collect();
+    assert_eq!(fields, listed);
+}
+
+#[test]
+fn document_names_exactly_these_entries() {
+    if std::env::var_os("DRIFTQ_WRITE_COVERAGE").is_some() {
+        fs::write(document(), render()).expect("the document can be written");
+    }
+    let text = fs::read_to_string(document()).expect("the document exists");
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let found: BTreeSet<_> = rows.map(str::to_owned).collect();
+    let expected: BTreeSet<_> = table().into_keys().collect();
+    let command = "DRIFTQ_WRITE_COVERAGE=1 cargo test -p driftq-sim --test it coverage";
+    let difference: Vec<_> = found.symmetric_difference(&expected).collect();
+    assert!(difference.is_empty(), "write it anew with {command}: {difference:#?}");
+}
+
+fn render() -> String {
+    let mut text = String::from(INTRODUCTION);
+    for (entry, count) in table() {
+        let seen = is_never(&entry).map_or(magnitude(count).to_owned(), |reason| format!("never: {reason}"));
+        let _ = writeln!(text, "| `{entry}` | {seen} |");
+    }
+    text
+}
+
+const INTRODUCTION: &str = "\
+# What is generated
+
+Derived from the types of the core: every command, record and image of a snapshot, every field of them set and unset,
+every variant of every enum, and lengths one below, at and one above each limit, with how often 500 seeds of the default
+profile and 400 of the effects profile generate it. A field that no run sets fails `cargo test -p driftq-sim --test it
+coverage`, which writes this page with `DRIFTQ_WRITE_COVERAGE=1`.
+
+| entry | generated |
+|---|---|
+";
