@@ -14,3 +14,4 @@ mod seeds;
 mod sequences;
 mod soak;
 mod viewer;
+mod weeks;
