@@ -13,6 +13,8 @@ use crate::invariants::verdict::Verdict;
 
 /// How long after the first expiry a table is swept.
 const SWEEP_SLACK: Millis = Millis(1_000);
+/// A group that could not be deleted is examined again after the idle time, or after this.
+const REEXAMINED_AFTER_MIN: Millis = Millis(1_000);
 
 #[doc = sentence!(timers_match_state)]
 pub(super) fn timers_match_state(view: &IndexView<'_>) -> Verdict {
@@ -141,7 +143,7 @@ fn idle_groups(view: &IndexView<'_>, topic: &Topic, timers: &mut Remaining) -> V
             if members > 0 || group.origin() != GroupOrigin::Consumed {
                 return wrong("it stays, and is watched");
             }
-            if since > view.now || due > since.after(longest).max(view.now.after(idle.max(Millis(1)))) {
+            if since > view.now || due > since.after(longest).max(view.now.after(idle.max(REEXAMINED_AFTER_MIN))) {
                 return wrong("it is examined too late");
             }
         } else if members == 0

@@ -106,7 +106,7 @@ impl Tracker {
 
     /// After a call: the deliveries that it decided, in the order of their tokens, and the partitions that wait.
     pub(super) fn observe_turns<F: Faults>(&mut self, pipeline: &Pipeline<F>) -> Verdict {
-        let (state, broker) = (pipeline.state(), pipeline.broker());
+        let state = pipeline.state();
         let mut decided = Vec::new();
         for topic in state.topics().filter(|topic| topic.partition_count() > 1) {
             for group in topic.groups() {
@@ -117,34 +117,48 @@ impl Tracker {
             }
         }
         decided.sort_unstable_by_key(|(token, ..)| *token);
+        let waiting = self.waiting_partitions(pipeline);
         for (token, group, served) in decided {
             self.observed_token = Some(token);
-            let Some(turns) = self.turns.get_mut(&group) else { continue };
+            let (Some(turns), Some(still)) = (self.turns.get_mut(&group), waiting.get(&group)) else { continue };
             turns.remove(&served);
-            for (waiting, meanwhile) in turns {
-                partitions_take_turns(*waiting, meanwhile, served)?;
+            // One that does not wait any more has lost its message otherwise.
+            for (partition, meanwhile) in turns.iter_mut().filter(|(id, _)| still.contains(id)) {
+                partitions_take_turns(*partition, meanwhile, served)?;
                 meanwhile.insert(served);
             }
         }
         let mut before = std::mem::take(&mut self.turns);
-        let times = (broker.now(), broker.wall());
-        for topic in state.topics().filter(|topic| topic.partition_count() > 1) {
+        for (group, partitions) in waiting {
+            let mut known = before.remove(&group).unwrap_or_default();
+            let turns = partitions.into_iter().map(|id| (id, known.remove(&id).unwrap_or_default()));
+            self.turns.insert(group, turns.collect());
+        }
+        Ok(())
+    }
+
+    /// The partitions, by group, that have a ready message and are below their in-flight limit.
+    fn waiting_partitions<F: Faults>(
+        &self,
+        pipeline: &Pipeline<F>,
+    ) -> BTreeMap<(TopicId, GroupId), BTreeSet<PartitionId>> {
+        let times = (pipeline.broker().now(), pipeline.broker().wall());
+        let mut all = BTreeMap::new();
+        for topic in pipeline.state().topics().filter(|topic| topic.partition_count() > 1) {
             for group in topic.groups().filter(|group| !group.is_paused()) {
-                let mut known = before.remove(&(topic.id(), group.id())).unwrap_or_default();
                 let waiting = group.partitions().filter(|(id, progress)| {
                     progress.in_flight() < self.limits.in_flight_max
                         && topic.partition(*id).is_some_and(|partition| {
                             partition.messages().any(|(at, message)| is_deliverable(progress, at, message, times))
                         })
                 });
-                let waiting: PartitionTurns =
-                    waiting.map(|(id, _)| (id, known.remove(&id).unwrap_or_default())).collect();
+                let waiting: BTreeSet<PartitionId> = waiting.map(|(id, _)| id).collect();
                 if !waiting.is_empty() {
-                    self.turns.insert((topic.id(), group.id()), waiting);
+                    all.insert((topic.id(), group.id()), waiting);
                 }
             }
         }
-        Ok(())
+        all
     }
 
     /// Messages of a group that a pending command answers.
