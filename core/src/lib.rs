@@ -141,6 +141,12 @@ pub mod reply;
 mod request;
 pub mod state;
 pub mod types;
+
+/// The volatile state of a broker as plain data, for checks that recount it from the durable state.
+pub mod volatile {
+    pub use crate::index::contents::*;
+    pub use crate::index::{Due, LeaseEnd, Sweep, Timer};
+}
 mod wire;
 
 pub use broker::{Broker, Counters, DeadLetterCounts, LogFault, LogRefusal, LogSink, SpaceClass};

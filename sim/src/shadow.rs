@@ -11,7 +11,7 @@ use driftq_core::log::frame::{self, FOOTER, RECORD_KIND_MAX, SYNCED_MARK};
 use driftq_core::log::{CrcSeed, FileId, HEADER_BYTES, LogId};
 use driftq_core::record::{Event, Record};
 use driftq_core::state::State;
-use driftq_core::types::{LeaseToken, Lsn};
+use driftq_core::types::{LeaseToken, Lsn, MessageRef};
 
 use crate::disk::Disk;
 
@@ -56,6 +56,8 @@ pub struct Shadow<F> {
     last_record: Lsn,
     records: u64,
     last_token: Option<LeaseToken>,
+    /// Durable deliveries since the last start.
+    deliveries: Vec<(MessageRef, LeaseToken)>,
     /// Written and not known to be durable.
     tail: VecDeque<(WrittenFrame, Option<Record>)>,
     /// All frames that are part of the log.
@@ -81,6 +83,7 @@ impl<F: Faults> Shadow<F> {
             last_record: Lsn(0),
             records: 0,
             last_token: None,
+            deliveries: Vec::new(),
             tail: VecDeque::new(),
             frames: Vec::new(),
             floor: Lsn(0),
@@ -212,7 +215,8 @@ impl<F: Faults> Shadow<F> {
         let Some((written, record)) = self.tail.pop_front() else { return };
         self.durable = written.lsn;
         let Some(record) = record else { return };
-        if let Event::Delivered { token, .. } = record.event {
+        if let Event::Delivered { message_ref, token, .. } = record.event {
+            self.deliveries.push((message_ref, token));
             self.last_token = self.last_token.max(Some(token));
         }
         // A record that does not apply shows as a digest that differs from the live state's.
@@ -234,6 +238,11 @@ impl<F: Faults> Shadow<F> {
     /// The number of durable records.
     pub fn records(&self) -> u64 {
         self.records
+    }
+
+    /// The durable deliveries since the last call.
+    pub fn take_deliveries(&mut self) -> Vec<(MessageRef, LeaseToken)> {
+        std::mem::take(&mut self.deliveries)
     }
 
     /// The newest durable lease token.
@@ -268,6 +277,7 @@ impl<F: Faults> Shadow<F> {
             last_record,
             records: _,
             last_token,
+            deliveries: _,
             tail,
             frames: _,
             floor,

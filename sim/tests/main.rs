@@ -15,3 +15,4 @@ mod seeds;
 mod sequences;
 mod soak;
 mod viewer;
+mod weeks;

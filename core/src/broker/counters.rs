@@ -62,7 +62,7 @@ pub type DeadLetterCounts = BTreeMap<(TopicName, DeadReason), u64>;
 impl Counters {
     /// Counts an appended record.
     #[inline]
-    pub(super) fn count(&mut self, event: &Event) {
+    pub(crate) fn count(&mut self, event: &Event) {
         self.appended += 1;
         match event {
             Event::Produced { skipped, .. } => {

@@ -20,6 +20,7 @@ use crate::command::Command;
 use crate::decide::{Aside, Decision, DecisionContext};
 use crate::faults::{Faults, NoFaults};
 use crate::index::Index;
+use crate::index::contents::IndexContents;
 use crate::record::{EffectBegun, Event, Record};
 use crate::reply::{Output, Overload, Refusal, Reply};
 use crate::state::{Contradiction, State};
@@ -329,6 +330,12 @@ impl<F: Faults> Broker<F> {
         self.held.len()
     }
 
+    /// The contents of the index, for a check that recounts them from the state. Reads all of it.
+    #[must_use]
+    pub fn index_contents(&self) -> IndexContents {
+        self.index.contents()
+    }
+
     /// The planted fault.
     pub(crate) fn faults(&self) -> &F {
         &self.faults
@@ -371,8 +378,10 @@ impl<F: Faults> Broker<F> {
             self.faults.refused(&mut self.index, &record.event);
         })?;
         assert!(lsn > self.appended, "LSNs increase");
-        self.counters.count(&record.event);
-        counters::count_dead_letter(&mut self.dead_letters, &self.state, &record.event);
+        self.faults.count(&mut self.counters, &record.event);
+        if self.faults.counts_dead_letters(&record.event) {
+            counters::count_dead_letter(&mut self.dead_letters, &self.state, &record.event);
+        }
         self.appended = lsn;
         self.apply(record);
         Ok(())

@@ -56,6 +56,14 @@ impl<K, V> ExpiringMap<K, V> {
 }
 
 impl<K: Clone + Ord, V: Clone + Expires> ExpiringMap<K, V> {
+    /// The entries in the order they expire, as far as the queue and the map agree.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.queue.iter().filter_map(|(serial, (key, expires_at))| {
+            let (value, of) = self.known.get(key)?;
+            (of == serial && value.expires_at() == *expires_at).then_some((key, value))
+        })
+    }
+
     /// The value of `key`, unless it has expired at `now`.
     #[must_use]
     pub(crate) fn get(&self, key: &K, now: Timestamp) -> Option<&V> {

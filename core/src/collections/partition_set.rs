@@ -45,6 +45,12 @@ impl PartitionSet {
         self.first_from(from).or_else(|| self.first_from(PartitionId(0)))
     }
 
+    /// All partitions, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = PartitionId> {
+        let bits = (0_u32..).zip(&self.blocks).flat_map(|(index, block)| (0..64).map(move |bit| (index, *block, bit)));
+        bits.filter(|(_, block, bit)| block >> bit & 1 == 1).map(|(index, _, bit)| PartitionId(index * 64 + bit))
+    }
+
     fn first_from(&self, from: PartitionId) -> Option<PartitionId> {
         let (start, bit) = block_and_bit(from);
         let mut mask = !(bit - 1);

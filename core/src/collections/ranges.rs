@@ -15,6 +15,11 @@ impl Ranges {
         self.ranges.is_empty()
     }
 
+    /// All positions.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Position> {
+        self.ranges.iter().flat_map(|(start, end)| (start.0..end.0).map(Position))
+    }
+
     /// The first position at or after `position` that is not in the set.
     pub(crate) fn first_outside(&self, position: Position) -> Position {
         match self.containing(position) {

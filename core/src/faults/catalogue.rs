@@ -200,6 +200,18 @@ faults! {
     RefusedDeliveryTakesCredit "refused-delivery-takes-credit": "A delivery that a full log refused takes credit of \
         its stream.",
     PauseTooLong "pause-too-long": "Timers and dispatch pause for a minute after a full log refused a record.",
+    WithdrawnNotCounted "withdrawn-not-counted": "Withdrawn deliveries are not counted in the metrics.",
+    CompletedAckNotCounted "completed-ack-not-counted": "The ack of a step without outputs is not counted in the \
+        metrics.",
+    DeadLetterCountsKept "dead-letter-counts-kept": "The metrics keep the dead letters of deleted topics.",
+    EmptyDedupeTableKept "empty-dedupe-table-kept": "A dedupe table is kept when its last key has expired.",
+    SnapshotBytesForgotten "snapshot-bytes-forgotten": "A start counts what it read from the log as written before the \
+        last snapshot.",
+    CoveredSegmentsKept "covered-segments-kept": "Segments that the older snapshot covers are not removed.",
+    OriginChangeKeepsWatch "origin-change-keeps-watch": "A group that is created by request after it came into being by \
+        consuming is still watched for idleness.",
+    StaleDeadlineKept "stale-deadline-kept": "The deadline of a message stays in the index when it is acked.",
+    EndedStreamKept "ended-stream-kept": "The order of a stream that ended stays in the index after its last lease.",
     LoweredLimitPurges "lowered-limit-purges": "A topic with more messages than a lowered limit allows is purged.",
     IdTooLongByOne "id-too-long-by-one": "An id may be a byte longer than its limit.",
     IdempotencyKeyTooLongByOne "idempotency-key-too-long-by-one": "An idempotency key may be a byte longer than its \

@@ -35,6 +35,9 @@ pub(super) fn recovered(fault: Fault, mut recovered: Recovered) -> Recovered {
 /// The operations of a job, some of them left out.
 pub(super) fn job_ops(fault: Fault, mut ops: Vec<IoOp>) -> Vec<IoOp> {
     let begins = |op: &IoOp| matches!(op, IoOp::Append { file: FileId::Segment(_), at, .. } if at.position == 0);
+    if fault == Fault::CoveredSegmentsKept {
+        ops.retain(|op| !matches!(op, IoOp::Remove { file: FileId::Segment(_) }));
+    }
     let left_out = match fault {
         Fault::RenameNotDurable => behind(&ops, |op| matches!(op, IoOp::Rename { .. })),
         Fault::SegmentCreatedUnsynced => {

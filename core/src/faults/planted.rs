@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::seams::Seams;
 use super::storage::TamperedStorage;
 use super::{Fault, files, records};
-use crate::broker::SpaceClass;
+use crate::broker::{Counters, SpaceClass};
 use crate::collections::shared::unshared;
 use crate::command::{
     Ack, Begin, Claim, Command, CreateGroup, ExpireLease, Finish, Forget, Produce, Purge, Redrive, RedriveSelection,
@@ -150,12 +150,29 @@ impl Seams for Planted {
     }
 
     fn apply_indexed(&self, state: &mut State, index: &mut Index, record: &Record) -> Result<(), Contradiction> {
+        let (deadlines, streams) = match self.0 {
+            Fault::StaleDeadlineKept => (index.deadlines.clone(), Default::default()),
+            Fault::EndedStreamKept => (Default::default(), index.leases.ended_streams.clone()),
+            _ => Default::default(),
+        };
         if !matches!((self.0, &record.event), (Fault::CompleteWithoutAck, Event::Completed(_))) {
             index.before_apply(state, record);
         }
         self.apply(state, record)?;
-        if !matches!((self.0, &record.event), (Fault::StuckAfterExpiry, Event::Expired { .. })) {
+        let is_left_out = matches!(
+            (self.0, &record.event),
+            (Fault::StuckAfterExpiry, Event::Expired { .. })
+                | (Fault::OriginChangeKeepsWatch, Event::GroupOriginChanged { .. })
+        );
+        if !is_left_out {
             index.after_apply(state, record);
+        }
+        if let Event::Acked { .. } | Event::Expired { .. } | Event::DeadLettered { .. } = &record.event {
+            for (key, at) in deadlines {
+                index.deadlines.entry(key).or_insert(at);
+            }
+            let kept = streams.into_iter().filter(|(id, _)| !index.leases.ended_streams.contains_key(id));
+            index.leases.ended_streams.extend(kept.collect::<Vec<_>>());
         }
         if self.0 == Fault::CreditNeverShrinks {
             let consumers: Vec<_> = index.consumers.keys().copied().collect();
@@ -323,6 +340,26 @@ impl Seams for Planted {
     fn grant_token(&self, fresh: LeaseToken, effect: Option<&Effect>) -> LeaseToken {
         let kept = effect.and_then(|effect| effect.token).filter(|_| self.0 == Fault::TakeoverKeepsToken);
         kept.unwrap_or(fresh)
+    }
+
+    fn count(&self, counters: &mut Counters, event: &Event) {
+        let before = *counters;
+        counters.count(event);
+        match (self.0, event) {
+            (Fault::WithdrawnNotCounted, _) => counters.withdrawn = before.withdrawn,
+            (Fault::CompletedAckNotCounted, Event::Completed(step)) if step.outputs.is_empty() => {
+                counters.acked = before.acked;
+            }
+            _ => {}
+        }
+    }
+
+    fn counts_dead_letters(&self, event: &Event) -> bool {
+        self.0 != Fault::DeadLetterCountsKept || !matches!(event, Event::TopicDeleted { .. })
+    }
+
+    fn bytes_since_snapshot(&self, read: u64) -> u64 {
+        if self.0 == Fault::SnapshotBytesForgotten { 0 } else { read }
     }
 
     fn space_class(&self, event: &Event, class: SpaceClass) -> SpaceClass {

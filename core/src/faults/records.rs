@@ -121,6 +121,11 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             forget_offsets(state);
             Ok(())
         }
+        (Fault::EmptyDedupeTableKept, Event::DedupeExpired { scope, .. }) => {
+            state.apply(record)?;
+            state.dedupe.entry(scope.clone()).or_default();
+            Ok(())
+        }
         (Fault::HighestAckWatermark, Event::Acked { message_ref, .. }) => {
             state.apply(record)?;
             ack_all_below(state, message_ref)

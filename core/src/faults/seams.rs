@@ -1,7 +1,7 @@
 //! The seams themselves, each with the correct behaviour as its default body.
 
 use super::storage::TamperedStorage;
-use crate::broker::SpaceClass;
+use crate::broker::{Counters, SpaceClass};
 use crate::command::{Command, Produce, TokenClaim};
 use crate::index::{Index, NextDispatch};
 use crate::log::{IoOp, Recovered, SegmentHeader, Storage, StorageFault};
@@ -195,6 +195,25 @@ pub trait Seams: Copy {
     fn grant_token(&self, fresh: LeaseToken, effect: Option<&Effect>) -> LeaseToken {
         let _ = effect;
         fresh
+    }
+
+    /// Counts a record in the metrics.
+    #[inline(always)]
+    fn count(&self, counters: &mut Counters, event: &Event) {
+        counters.count(event);
+    }
+
+    /// Whether the dead letters of the metrics follow a record.
+    #[inline(always)]
+    fn counts_dead_letters(&self, event: &Event) -> bool {
+        let _ = event;
+        true
+    }
+
+    /// The bytes written since the last snapshot, given those that a start read behind it.
+    #[inline(always)]
+    fn bytes_since_snapshot(&self, read: u64) -> u64 {
+        read
     }
 
     /// The part of the reserve that the record of an event may use, given that of its decision.

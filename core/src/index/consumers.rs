@@ -55,10 +55,10 @@ pub(crate) enum Turn {
 /// Round robin over the consumers with credit, in the order they connected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConsumerTurns {
-    members: BTreeSet<ConsumerId>,
-    with_credit: CowMap<ConsumerId, ()>,
+    pub(super) members: BTreeSet<ConsumerId>,
+    pub(super) with_credit: CowMap<ConsumerId, ()>,
     /// Consumers with credit that are asked last.
-    last_resort: CowMap<ConsumerId, ()>,
+    pub(super) last_resort: CowMap<ConsumerId, ()>,
     last_served: ConsumerId,
 }
 

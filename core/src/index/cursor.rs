@@ -19,7 +19,7 @@ impl From<Priority> for Rank {
 }
 
 impl Rank {
-    fn level(self) -> u8 {
+    pub(super) fn level(self) -> u8 {
         Priority::COUNT as u8 - 1 - self.0
     }
 }
@@ -31,12 +31,12 @@ impl Rank {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cursor {
     /// Per priority: every message below was dispatched, is acked, is delayed or is among the returned ones.
-    frontiers: [Position; Priority::COUNT],
+    pub(super) frontiers: [Position; Priority::COUNT],
     /// Ready messages below their frontier: retries, and messages whose delay expired after the frontier passed them.
-    returned: BTreeSet<(Rank, Position)>,
+    pub(super) returned: BTreeSet<(Rank, Position)>,
     /// The newest delivery of every message that is leased, or queued after its lease expired.
     pub(crate) leases: CowMap<Position, Lease>,
-    delay_serial_seen: u64,
+    pub(super) delay_serial_seen: u64,
     /// Whether the group is registered with the queue as waiting for messages.
     pub(crate) waiting: bool,
     /// Whether the in-flight limit was reached; the partition is a candidate again when a lease ends.

@@ -16,19 +16,19 @@ const REEXAMINED_AFTER_MIN: Millis = Millis(1_000);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Departed {
     /// The time after which a group may be deleted if it makes a partition refuse a message, and in any case.
-    idle: Option<(Millis, Millis)>,
+    pub(super) idle: Option<(Millis, Millis)>,
     /// The most groups of a topic that one refused message examines.
     examined_max: usize,
     /// Groups created by consuming, since when they have no consumer, and when their timer is due.
-    groups: BTreeMap<(TopicId, GroupId), Watch>,
+    pub(super) groups: BTreeMap<(TopicId, GroupId), Watch>,
     /// Groups to delete now.
-    due: BTreeSet<(TopicId, GroupId)>,
+    pub(super) due: BTreeSet<(TopicId, GroupId)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Watch {
-    since: Timestamp,
-    timer: Timestamp,
+pub(super) struct Watch {
+    pub(super) since: Timestamp,
+    pub(super) timer: Timestamp,
 }
 
 impl Departed {

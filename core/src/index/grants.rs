@@ -12,7 +12,7 @@ pub(crate) struct Grants {
     /// Grants begin and mostly end in the order of their tokens, and a [`CowMap`] searches its ends first.
     running: CowMap<LeaseToken, Grant>,
     /// When each grant is checked next.
-    checks: CowMap<(Timestamp, LeaseToken), ()>,
+    pub(super) checks: CowMap<(Timestamp, LeaseToken), ()>,
 }
 
 /// A grant that runs, as far as it is known.
@@ -69,6 +69,11 @@ impl Grants {
             Some(None) => GrantEnd::Unreleased,
             Some(Some(end)) => GrantEnd::At(end),
         }
+    }
+
+    /// The grants that run, with the end of the lease if it is known and the time of the next check.
+    pub(super) fn all(&self) -> impl Iterator<Item = (LeaseToken, Option<Timestamp>, Timestamp)> {
+        self.running.iter().map(|(token, grant)| (*token, grant.end, grant.check_at))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -24,7 +24,7 @@ pub(crate) struct Lease {
 
 /// When a lease ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LeaseEnd {
+pub enum LeaseEnd {
     /// The delivery cannot leave before the record with this LSN is durable.
     Unreleased(Lsn),
     /// The lease was extended; the reply cannot leave before the record with this LSN is durable.
@@ -57,7 +57,7 @@ pub(crate) struct Leases {
     unreleased: VecDeque<Unreleased>,
     pub(crate) grants: Grants,
     /// The unanswered deliveries of streams that ended, until their last lease ends, and of earlier boots.
-    ended_streams: BTreeMap<ConsumerId, Unanswered>,
+    pub(crate) ended_streams: BTreeMap<ConsumerId, Unanswered>,
     next_order: DeliveryOrder,
     /// The message whose lease expires with the record that is applied next.
     expiring: Option<MessageRef>,

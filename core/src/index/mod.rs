@@ -4,6 +4,7 @@
 //! record.
 
 mod consumers;
+pub(crate) mod contents;
 mod credit;
 mod cursor;
 mod deadlines;
@@ -26,13 +27,13 @@ pub(crate) use self::credit::Credit;
 use self::cursor::Cursor;
 pub(crate) use self::departed::Departed;
 pub(crate) use self::grants::GrantEnd;
-pub(crate) use self::leases::LeaseEnd;
+pub use self::leases::LeaseEnd;
 use self::leases::{Lease, Leases};
 use self::priorities::PriorityQueue;
 pub(crate) use self::retained::Retained;
 use self::retained::RetainedInPartition;
 use self::timers::Timers;
-pub(crate) use self::timers::{Due, Sweep, Timer};
+pub use self::timers::{Due, Sweep, Timer};
 use crate::collections::cow::CowMap;
 use crate::collections::partition_set::PartitionSet;
 use crate::command::OnDisconnect;
@@ -54,7 +55,7 @@ pub struct Index {
     pub(crate) retained: Retained,
     topics: BTreeMap<TopicId, TopicIndex>,
     /// The deadlines of the messages in a backlog, in wall time.
-    deadlines: BTreeMap<(TopicId, PartitionId, Position), Timestamp>,
+    pub(crate) deadlines: BTreeMap<(TopicId, PartitionId, Position), Timestamp>,
     /// Groups to which a message can possibly be dispatched. Visited in the order of their ids, so that dispatch does
     /// not depend on the order in which they were added. Runs empty between any two messages, for which a [`CowMap`]
     /// does not allocate.

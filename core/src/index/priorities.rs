@@ -13,22 +13,22 @@ use crate::types::{GroupId, Position, Priority};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PriorityQueue {
     /// Groups that found no message and wait for the next.
-    waiters: Vec<GroupId>,
-    special: Option<Box<Special>>,
+    pub(super) waiters: Vec<GroupId>,
+    pub(super) special: Option<Box<Special>>,
 }
 
 /// The messages with a priority or a delay.
 #[derive(Clone, Debug, Default)]
-struct Special {
+pub(super) struct Special {
     /// All positions in `urgent` and `delayed`.
-    exceptions: Ranges,
+    pub(super) exceptions: Ranges,
     /// Positions of priority 1 to 9 without a running delay.
-    urgent: [BTreeSet<Position>; Priority::COUNT - 1],
+    pub(super) urgent: [BTreeSet<Position>; Priority::COUNT - 1],
     /// Positions with a running delay, and its end.
-    delayed: BTreeMap<Position, (Due, Priority)>,
+    pub(super) delayed: BTreeMap<Position, (Due, Priority)>,
     /// Positions whose delay has expired, in that order, for groups whose frontier had passed them before.
-    expired_delays: BTreeMap<u64, (Position, Priority)>,
-    expired_delay_serials: BTreeMap<Position, u64>,
+    pub(super) expired_delays: BTreeMap<u64, (Position, Priority)>,
+    pub(super) expired_delay_serials: BTreeMap<Position, u64>,
 }
 
 impl PriorityQueue {

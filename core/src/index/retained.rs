@@ -9,9 +9,9 @@ use crate::types::{PartitionId, Timestamp, TopicId};
 /// The retained messages of all topics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Retained {
-    memory: u64,
+    pub(super) memory: u64,
     /// The partitions with retained messages, ordered by the time of the oldest.
-    oldest: BTreeSet<(Timestamp, TopicId, PartitionId)>,
+    pub(super) oldest: BTreeSet<(Timestamp, TopicId, PartitionId)>,
 }
 
 /// The partition with the oldest retained message.

@@ -12,7 +12,7 @@ use crate::types::{
 
 /// When a timer is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Due {
+pub enum Due {
     /// At this broker time.
     Broker(Timestamp),
     /// At this wall time.
@@ -27,7 +27,7 @@ impl From<Timestamp> for Due {
 
 /// What happens when a timer fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Timer {
+pub enum Timer {
     /// A lease expires.
     Lease(MessageRef),
     /// A failed message is ready again.
@@ -100,7 +100,7 @@ pub(crate) struct Timers {
 
 /// A table whose expired entries are removed in batches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Sweep {
+pub enum Sweep {
     /// The dedupe table of a scope.
     Dedupe(ProduceScope),
     /// The effects of a namespace.
@@ -179,6 +179,17 @@ impl Timers {
         let (_, sweep) = self.sweeps.pop_first()?;
         self.sweep_times.remove(&sweep);
         Some(sweep)
+    }
+
+    /// All timers.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Due, Timer)> {
+        let broker = self.timers.iter().map(|(key, ())| (Due::Broker(key.at()), key.timer()));
+        broker.chain(self.wall_timers.iter().map(|(key, ())| (Due::Wall(key.at()), key.timer())))
+    }
+
+    /// All sweeps.
+    pub(super) fn all_sweeps(&self) -> impl Iterator<Item = (Timestamp, Sweep)> {
+        self.sweeps.iter().cloned()
     }
 
     /// The wall time at which the first timer in wall time is due.

@@ -21,22 +21,22 @@ pub(crate) struct DeliveryOrder(pub(crate) u64);
 /// no entry: every answer that removes the first one would remove it, too.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unanswered {
-    entries: VecDeque<Entry>,
+    pub(super) entries: VecDeque<Entry>,
     /// Entries of [`Status::Leased`].
-    leased: usize,
+    pub(super) leased: usize,
     /// Entries of [`Status::Ended`].
-    ended: usize,
+    pub(super) ended: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    order: DeliveryOrder,
-    message_ref: MessageRef,
-    status: Status,
+pub(super) struct Entry {
+    pub(super) order: DeliveryOrder,
+    pub(super) message_ref: MessageRef,
+    pub(super) status: Status,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
+pub(super) enum Status {
     Leased,
     /// The lease expired, and the stream has answered nothing since. Only the first entry can have this status.
     Expired,

@@ -202,6 +202,7 @@ impl<F: Faults> OpenOptions<F> {
         let capacity = begin_segment(storage, &header, epoch, segment_bytes_min)?;
         let sizes = Sizes { segment_bytes, segment_bytes_min, reserve_bytes, capacity };
         let mut log = Writer::new(&header, &recovered, epoch, sizes);
+        let bytes_since_snapshot = faults.bytes_since_snapshot(recovered.bytes_read);
         let mut broker = Broker::new(state, recovered.last_lsn, config.limits, faults);
         broker.boot(now, &mut log)?;
         let pipeline = Pipeline {
@@ -211,7 +212,7 @@ impl<F: Faults> OpenOptions<F> {
             snapshot_every_bytes: config.snapshot_every_bytes,
             snapshot_every_segments: config.snapshot_every_segments,
             rest_after: config.rest_after,
-            bytes_since_snapshot: recovered.bytes_read,
+            bytes_since_snapshot,
             snapshot_wanted: false,
             log_busy: false,
             maintenance_busy: false,

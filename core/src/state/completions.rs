@@ -17,6 +17,11 @@ impl Expires for Completion {
 }
 
 impl Completions {
+    /// The replies, in the order they expire.
+    pub fn entries(&self) -> impl Iterator<Item = (&LeaseToken, &Completion)> {
+        self.0.entries()
+    }
+
     /// The reply of the step completed under `token`, unless it has expired at `now`.
     #[must_use]
     pub(crate) fn get(&self, token: LeaseToken, now: Timestamp) -> Option<&Completion> {

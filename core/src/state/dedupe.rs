@@ -25,6 +25,11 @@ impl Expires for DedupeEntry {
 }
 
 impl DedupeTable {
+    /// The keys, in the order they expire.
+    pub fn entries(&self) -> impl Iterator<Item = (&IdentityKey, &DedupeEntry)> {
+        self.0.entries()
+    }
+
     /// The entry of `key`, unless its window has ended at `now`.
     #[must_use]
     pub fn find(&self, key: &IdentityKey, now: Timestamp) -> Option<DedupeEntry> {

@@ -44,7 +44,7 @@ pub struct State {
     next_topic: TopicId,
     pub(crate) topics: BTreeMap<TopicId, Arc<Topic>>,
     names: BTreeMap<TopicName, TopicId>,
-    dedupe: BTreeMap<ProduceScope, Arc<DedupeTable>>,
+    pub(crate) dedupe: BTreeMap<ProduceScope, Arc<DedupeTable>>,
     pub(crate) store: EffectStore,
     completions: Arc<Completions>,
     pub(crate) winners: Arc<Winners>,

@@ -17,6 +17,11 @@ impl Expires for Winner {
 }
 
 impl Winners {
+    /// The winners, in the order they expire.
+    pub fn entries(&self) -> impl Iterator<Item = (&OffsetRef, &Winner)> {
+        self.0.entries()
+    }
+
     /// The winner of a message, unless it is forgotten at `now`.
     #[must_use]
     pub(crate) fn get(&self, message: &OffsetRef, now: Timestamp) -> Option<&Winner> {

@@ -210,7 +210,7 @@ impl Effect {
 
     /// When to check whether the effect has expired.
     #[must_use]
-    pub(crate) fn expiry_check_at(&self) -> Timestamp {
+    pub fn expiry_check_at(&self) -> Timestamp {
         self.pin.as_ref().map_or(self.expires_at, |pin| pin.look_at.max(self.expires_at))
     }
 

@@ -12,6 +12,7 @@ use crate::parallel::cores;
 use crate::report::{grouped, peak_memory_kib, span};
 use crate::run::RunOptions;
 use crate::soak::folder::{Folder, FolderError, shrunk_path};
+use crate::soak::pairs::never_met;
 use crate::soak::state::{KEPT_MAX, State};
 use crate::soak::{Event, Plan, soak as run_soak};
 use crate::swarm::Profile;
@@ -117,6 +118,11 @@ fn summary(args: &Soak, before: &State, state: &State) -> Ending {
         let rest = if known.seeds > KEPT_MAX { format!(", of which {KEPT_MAX} are kept") } else { String::new() };
         let (count, invariant) = (grouped(known.seeds), &known.invariant);
         print_line!("  {count} violated invariant {}: {}{rest}", invariant.invariant, invariant.sentence);
+    }
+    let never: Vec<_> = never_met(&state.met).map(|(action, fault)| format!("{action} + {fault}")).collect();
+    match never.is_empty() {
+        true => print_line!("every action has met every fault"),
+        false => print_line!("{} pairs of an action and a fault have never met: {}", never.len(), never.join(", ")),
     }
     print_line!("the next seed is {}; see {}", state.next_seed, args.dir.display());
     print_line!("{}", if failures == 0 { "PASSED" } else { "FAILED" });

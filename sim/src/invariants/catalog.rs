@@ -193,6 +193,36 @@ catalog! {
     27 TRIMMED_BEHIND_DATA trimmed_behind_data: "a segment is cut only behind its last frame";
     27 SEGMENTS_ARE_FEW segments_are_few: "no more segments are begun without a snapshot than configured";
     27 RESTS_SMALL rests_small: "a log at rest has two segments; without live messages they are small";
+    27 SNAPSHOT_IS_TAKEN snapshot_is_taken: "an idle broker has written less since its last snapshot than makes one due";
+    27 COVERED_FILES_ARE_REMOVED covered_files_are_removed: "an idle broker keeps two snapshots and no segment that \
+        the older one covers";
+
+    28 TALLIES_MATCH tallies_match: "every tally of the state equals a recount, and no empty table is kept";
+    28 COUNTERS_MATCH counters_match: "every counter since the start equals a recount of records and replies";
+    28 TIMERS_MATCH_STATE timers_match_state: "every timer that the state implies is set for its time, and no other";
+    28 SWEEPS_ARE_SET sweeps_are_set: "whatever expires in a table is swept at its end, or a second later";
+    28 QUEUES_MATCH_STATE queues_match_state: "the queues by priority and delay hold the open messages that have one, \
+        and no other";
+    28 READY_IS_OFFERED ready_is_offered: "a ready message is before its group's cursor, in a partition that is a \
+        candidate, of a group that has work if it has credit";
+    28 STREAMS_MATCH_LEASES streams_match_leases: "credit, leases and unanswered deliveries of every stream equal a \
+        recount";
+
+    29 STREAMS_TAKE_TURNS streams_take_turns: "no stream gets a second delivery while another of its group, with credit \
+        and never cut, waits for its first";
+    29 PARTITIONS_TAKE_TURNS partitions_take_turns: "no partition is delivered from twice while another with a ready \
+        message, below its in-flight limit, waits for its turn";
+    29 ADMINISTRATION_ENDS administration_ends: "an administrative command takes no more records than there were \
+        messages and groups when it was asked for";
+    29 MAINTENANCE_ENDS maintenance_ends: "with only time passing, whatever expires is removed, and timers come to an end";
+
+    30 ATTEMPT_WAS_SEEN attempt_was_seen: "no attempt is counted for a delivery that no client could have seen";
+    30 DIES_OF_ITS_OWN_DELIVERY dies_of_its_own_delivery: "no message dies of a delivery that waited behind an \
+        unanswered one, or earlier than its policy says";
+    30 PRODUCED_IS_ACCOUNTED_FOR produced_is_accounted_for: "whatever was answered \"produced\" is delivered, \
+        dead-lettered, expired or still there in every group";
+    30 DONE_IS_THE_WINNERS done_is_the_winners: "a worker that showed a token and was told \"done\" is the one whose \
+        token won, as long as that is remembered";
 }
 
 pub(super) use sentence;

@@ -1,6 +1,7 @@
 //! The size of the log's files: bounded by what is live and a constant, whatever happened before.
 
 use driftq_core::log::FileId;
+use driftq_core::types::Lsn;
 
 use super::catalog::{self, sentence};
 use super::verdict::Verdict;
@@ -45,6 +46,27 @@ pub(crate) fn segments_are_few(begun: u64, every: u64) -> Verdict {
         .holds(begun <= every, || format!("{begun} segments since the last, one due every {every}"))
 }
 
+#[doc = sentence!(snapshot_is_taken)]
+///
+/// For a world without pending I/O whose disk was not full; `written` is the size of the frames since the last one. A
+/// start does not begin it anew: what it read counts.
+pub(crate) fn snapshot_is_taken(written: u64, every: u64) -> Verdict {
+    catalog::SNAPSHOT_IS_TAKEN
+        .holds(written < every, || format!("{written} bytes since the last, one due every {every}"))
+}
+
+#[doc = sentence!(covered_files_are_removed)]
+///
+/// For a world without pending I/O whose disk was not full: `kept` are the snapshots that the broker counts on,
+/// `on_disk` the number of files, `first` the first LSNs of the segments, ascending.
+pub(crate) fn covered_files_are_removed(kept: &[Lsn], on_disk: usize, first: &[Lsn]) -> Verdict {
+    let older = kept.first().filter(|_| kept.len() > 1);
+    let covered = first.iter().skip(1).find(|next| older.is_some_and(|older| **next <= older.next()));
+    catalog::COVERED_FILES_ARE_REMOVED.holds(kept.len() <= 2 && on_disk <= 2 && covered.is_none(), || {
+        format!("snapshots {kept:?}, {on_disk} files, segments from {first:?}")
+    })
+}
+
 #[doc = sentence!(rests_small)]
 ///
 /// For a log at rest; `largest` is the size of a segment without live messages, if there are none.
@@ -66,6 +88,16 @@ mod tests {
             allocated: *allocated,
         };
         (1..).zip(allocated).map(segment).collect()
+    }
+
+    #[test]
+    fn overdue_snapshot_or_covered_file_is_a_violation() {
+        holds(snapshot_is_taken(99, 100));
+        violates(catalog::SNAPSHOT_IS_TAKEN, snapshot_is_taken(100, 100));
+        let kept = [Lsn(4), Lsn(8)];
+        holds(covered_files_are_removed(&kept, 2, &[Lsn(3), Lsn(6)]));
+        violates(catalog::COVERED_FILES_ARE_REMOVED, covered_files_are_removed(&kept, 3, &[Lsn(3), Lsn(6)]));
+        violates(catalog::COVERED_FILES_ARE_REMOVED, covered_files_are_removed(&kept, 2, &[Lsn(3), Lsn(5)]));
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub(crate) fn accepts_again(refused: u64) -> Verdict {
     catalog::ACCEPTS_AGAIN.holds(refused == 0, || format!("{refused} records of a produce were refused"))
 }
 
-fn is_deliverable(
+pub(super) fn is_deliverable(
     progress: &Progress,
     position: Position,
     message: &Message,

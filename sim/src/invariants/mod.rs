@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `lifecycle` | the state of a message, and when it is trimmed |
 //! | `content` | bodies, byte for byte |
-//! | `counts` | counters, against a recount |
+//! | `counts`, `counters` | counters, against a recount |
 //! | `fencing` | tokens, leases and their holders |
 //! | `in_flight` | in-flight limits and prefetch |
 //! | `order` | delivery order and priorities |
@@ -22,6 +22,9 @@
 //! | `outputs` | what is released, above all after a log failure |
 //! | `liveness` | progress |
 //! | `files` | the size of the log's files |
+//! | `index` | the volatile index, against a recount |
+//! | `fairness` | turns of streams and partitions, administration and maintenance |
+//! | `workers` | what users would call wrong, in their words |
 //! | `room` | the reserve of the log, and what it refuses for want of space |
 //! | `oracle` | agreement with the oracle's predictions |
 //!
@@ -32,14 +35,17 @@ mod attempts;
 pub mod catalog;
 mod completion;
 mod content;
+pub(crate) mod counters;
 mod counts;
 mod dead_letters;
 mod dedupe;
 pub(crate) mod durability;
 mod effects;
+pub(crate) mod fairness;
 mod fencing;
 pub(crate) mod files;
 mod in_flight;
+pub(crate) mod index;
 pub(crate) mod lifecycle;
 mod limits;
 pub(crate) mod liveness;
@@ -50,6 +56,7 @@ pub(crate) mod room;
 pub(crate) mod time;
 mod tracker;
 pub mod verdict;
+mod workers;
 
 #[cfg(test)]
 mod isolate;

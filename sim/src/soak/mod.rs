@@ -4,6 +4,7 @@
 //! seeds and skips none. Traces are shrunk in parallel; those that are not are shrunk by the next soak.
 
 pub mod folder;
+pub mod pairs;
 pub mod state;
 
 use std::num::NonZeroUsize;
@@ -161,12 +162,14 @@ fn run_seeds(
         seeds,
         |seed| {
             let mut run = run_seed(seed, options(seed));
+            let met = pairs::met(&run.actions);
             if run.violation.is_none() {
                 run.actions = Vec::new();
             }
-            (seed, run)
+            (seed, run, met)
         },
-        |(seed, run)| {
+        |(seed, run, met)| {
+            state.met.extend(met);
             result = record(state, seed, &run);
             if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         },

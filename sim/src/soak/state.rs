@@ -1,8 +1,11 @@
 //! The state of a soak, as stored in its directory.
 
+use std::collections::BTreeSet;
+
 use driftq_core::faults::Fault;
 use serde::{Deserialize, Serialize};
 
+use super::pairs::Pair;
 use crate::swarm::Profile;
 use crate::trace::{ViolatedInvariant, fault_name};
 
@@ -36,6 +39,9 @@ pub struct State {
     /// The violated invariants and their counts.
     #[serde(default)]
     pub sentences: Vec<InvariantCount>,
+    /// The actions and the faults that have met.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub met: BTreeSet<Pair>,
 }
 
 /// A violated invariant.
@@ -63,6 +69,7 @@ impl State {
             profile,
             mutant,
             sentences: Vec::new(),
+            met: BTreeSet::new(),
         }
     }
 
@@ -87,7 +94,12 @@ impl State {
     /// The profile of a seed: the chosen one, or each in turn.
     #[must_use]
     pub fn profile_of(&self, seed: u64) -> Profile {
-        self.profile.unwrap_or(if seed.is_multiple_of(2) { Profile::Default } else { Profile::Effects })
+        let in_turn = match seed {
+            seed if seed % 50 == 49 => Profile::Weeks,
+            seed if seed.is_multiple_of(2) => Profile::Default,
+            _ => Profile::Effects,
+        };
+        self.profile.unwrap_or(in_turn)
     }
 
     /// Records a seed that was run.

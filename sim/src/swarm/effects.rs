@@ -216,7 +216,7 @@ impl Clients {
             return;
         }
         match self.store_users.profile {
-            Profile::Default => self.schedule(Action::FlushIo),
+            Profile::Default | Profile::Weeks => self.schedule(Action::FlushIo),
             // Only the log's I/O, one operation at a time: with this many waiting workers nothing else would ever be
             // pending.
             Profile::Effects => (0..3).for_each(|_| self.schedule(Action::Io { class: JobClass::Log, fault: None })),

@@ -5,6 +5,7 @@ use driftq_core::faults::Faults;
 use driftq_core::log::HEADER_BYTES;
 
 use super::kinds::ActionKind;
+use super::profile::Profile;
 use super::random::{Source, Stream};
 use crate::actions::{Action, Damage, JobClass, Loss};
 use crate::disk::{Disk, SECTOR_BYTES};
@@ -38,13 +39,23 @@ struct Burst {
 const IDLE_MAX: u32 = 3;
 
 impl IoSchedule {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, profile: Profile) -> Self {
         let mut source = Source::new(seed, Stream::IoSchedule);
         let bursts = source.one_in(2).then(|| source.pick(&[25, 60, 150]));
         let boundary_crashes = source.one_in(4).then(|| source.pick(&[16, 64, 128]));
         let stalls = source.one_in(3).then(|| source.pick(&[40, 100]));
         let damages = source.one_in(3);
+        if profile == Profile::Weeks {
+            // Few faults: crashes are drawn one by one.
+            return Self::without_faults(source, stalls);
+        }
         Self { source, bursts, boundary_crashes, stalls, damages, burst: None, stalled: 0, was_busy: [false; 2] }
+    }
+
+    fn without_faults(source: Source, stalls: Option<u64>) -> Self {
+        let (bursts, boundary_crashes, burst) = (None, None, None);
+        let (damages, stalled, was_busy) = (false, 0, [false; 2]);
+        Self { source, bursts, boundary_crashes, stalls, damages, burst, stalled, was_busy }
     }
 
     /// The next action of a serving broker, if a schedule determines it.

@@ -97,6 +97,22 @@ impl Weights {
     pub(super) fn draw(source: &mut Source, store: &mut Source, profile: Profile) -> Self {
         let mut enabled = Vec::new();
         for (kind, presence, weight_max) in ALL {
+            if profile == Profile::Weeks && *presence == Presence::Optional {
+                match kind {
+                    // Faults, and what removes everything at once: rare or never.
+                    ActionKind::IoFault | ActionKind::SetFreeSpace | ActionKind::Probe => continue,
+                    ActionKind::DeleteTopic | ActionKind::Purge | ActionKind::BootAndCrash => continue,
+                    ActionKind::Crash | ActionKind::Kill | ActionKind::Close => {
+                        enabled.push((*kind, 1));
+                        continue;
+                    }
+                    ActionKind::AdvanceTimeFar | ActionKind::FlushIo => {
+                        enabled.push((*kind, 40));
+                        continue;
+                    }
+                    _ => {}
+                }
+            }
             if *presence == Presence::Optional && source.one_in(2) {
                 continue;
             }
@@ -108,8 +124,10 @@ impl Weights {
             for (kind, weight_max) in STORE {
                 match profile {
                     Profile::Effects => enabled.push((*kind, *weight_max * (4 + store.below(5) as u32))),
-                    Profile::Default if store.one_in(4) => {}
-                    Profile::Default => enabled.push((*kind, *weight_max * (1 + store.below(8) as u32))),
+                    Profile::Default | Profile::Weeks if store.one_in(4) => {}
+                    Profile::Default | Profile::Weeks => {
+                        enabled.push((*kind, *weight_max * (1 + store.below(8) as u32)));
+                    }
                 }
             }
         }

@@ -6,6 +6,38 @@ use super::random::Source;
 use crate::setup::{DefaultRetention, GroupIdle, Setup, TextLimits};
 use crate::work::Work;
 
+const HOUR: u64 = 3_600_000;
+const DAY: u64 = 24 * HOUR;
+
+/// The limits of a world that lasts for weeks: times as in production, and a log with space.
+pub(super) fn weeks(drawn: &Setup, bounds: &mut Source) -> Setup {
+    Setup {
+        messages_max: drawn.messages_max.max(12),
+        bytes_max: drawn.bytes_max.max(256),
+        lease_ms: 30_000,
+        lease_min_ms: 100,
+        lease_max_ms: 12 * HOUR,
+        delay_max_ms: 30 * DAY,
+        dedupe_ttl_ms: 600_000,
+        effect_ttl_ms: DAY,
+        job_ttl_ms: 7 * DAY,
+        completion_ttl_ms: 600_000,
+        segment_bytes: HEADER_BYTES as u64 + 4_000,
+        segment_bytes_min: HEADER_BYTES as u64 + 2_500,
+        snapshot_every_bytes: bounds.pick(&[1_500, 6_000]),
+        snapshot_every_segments: 3,
+        rest_ms: Some(60_000),
+        reserve_bytes: 400,
+        retention: bounds.pick(&[
+            None,
+            Some(DefaultRetention { ms: Some(6 * HOUR), bytes: None }),
+            Some(DefaultRetention { ms: Some(7 * DAY), bytes: Some(200) }),
+        ]),
+        group_idle: Some(GroupIdle { ms: HOUR, max_ms: 30 * DAY }),
+        ..drawn.clone()
+    }
+}
+
 pub(super) fn setup(
     source: &mut Source,
     effects: &mut Source,

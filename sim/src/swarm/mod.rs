@@ -50,6 +50,7 @@ pub struct Swarm {
     /// The last operation of the log was to fail. A broker that goes on is closed: all it has confirmed must be there.
     has_failed_log: bool,
     actions: u32,
+    profile: Profile,
 }
 
 impl Swarm {
@@ -60,7 +61,8 @@ impl Swarm {
         let mut effects = Source::new(seed, Stream::Effects);
         let (mut bounds, mut files) = (Source::new(seed, Stream::Bounds), Source::new(seed, Stream::Files));
         let mut work = Source::new(seed, Stream::Work);
-        let setup = limits::setup(&mut shape, &mut effects, &mut bounds, &mut files, &mut work);
+        let drawn = limits::setup(&mut shape, &mut effects, &mut bounds, &mut files, &mut work);
+        let setup = if profile == Profile::Weeks { limits::weeks(&drawn, &mut bounds) } else { drawn };
         let weights = Weights::draw(&mut shape, &mut effects, profile);
         let actions = [200, 500, 1_000, 1_800][shape.below(4) as usize];
         Self {
@@ -77,12 +79,13 @@ impl Swarm {
             clock: Source::new(seed, Stream::Clock),
             disk: Source::new(seed, Stream::Disk),
             crash_source: Source::new(seed, Stream::Crash),
-            settings: Settings::new(seed),
+            settings: Settings::new(seed, profile),
             details: RareDetails::new(seed),
             persistent_failure: PersistentFailure::new(seed),
-            io_schedule: IoSchedule::new(seed),
+            io_schedule: IoSchedule::new(seed, profile),
             has_failed_log: false,
             actions,
+            profile,
         }
     }
 
@@ -140,6 +143,15 @@ impl Swarm {
     fn action_of<F: Faults>(&mut self, kind: ActionKind, world: &World<F>) -> Action {
         match kind {
             ActionKind::AdvanceTime => Action::AdvanceTime { ms: self.time_advance(world) },
+            ActionKind::AdvanceTimeFar if self.profile == Profile::Weeks => {
+                // Minutes to half a day.
+                Action::AdvanceTime { ms: 60_000 * (1 + self.clock.below(720) as u32) }
+            }
+            ActionKind::JumpClock if self.profile == Profile::Weeks => {
+                // The wall clock drifts.
+                let by = 1 + self.clock.below(400) as i64;
+                Action::JumpClock { ms: if self.clock.one_in(2) { -by } else { by } }
+            }
             ActionKind::AdvanceTimeFar => Action::AdvanceTime { ms: 1_000 * (1 + self.clock.below(600) as u32) },
             ActionKind::JumpClock => {
                 let by = [1, 50, 2_000, 60_000, 3_600_000][self.clock.below(5) as usize];

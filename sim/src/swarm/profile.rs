@@ -12,6 +12,8 @@ pub enum Profile {
     Default,
     /// Workers that use the idempotency store, in every world
     Effects,
+    /// Weeks of simulated time with few faults: retention, sweeps, snapshots
+    Weeks,
 }
 
 impl Profile {
@@ -21,6 +23,7 @@ impl Profile {
         match self {
             Self::Default => "default",
             Self::Effects => "effects",
+            Self::Weeks => "weeks",
         }
     }
 }

@@ -3,6 +3,7 @@
 use driftq_core::faults::Faults;
 
 use super::limits;
+use super::profile::Profile;
 use super::random::{Source, Stream};
 use crate::actions::{Action, Loss};
 use crate::reconfiguration::Reconfiguration;
@@ -21,9 +22,10 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, profile: Profile) -> Self {
         let mut source = Source::new(seed, Stream::Settings);
-        Self { source: source.one_in(2).then_some(source), restart: None }
+        let changes = source.one_in(2) && profile != Profile::Weeks;
+        Self { source: changes.then_some(source), restart: None }
     }
 
     /// Another configuration, or the restart after it.

@@ -202,6 +202,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             oracle.boot(now);
         }
         self.tracker.restored(broker.state())?;
+        self.tracker.could_have_seen(&self.shadow.take_deliveries());
         coverage::started(&mut self.coverage, broker.state());
         coverage::limits(&mut self.coverage, broker.state(), &self.setup.limits());
         self.latest = broker.broker().now();
@@ -211,6 +212,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         (self.next_ticket, self.failed_from) = (Ticket(0), None);
         self.injected_tickets.clear();
         self.records_before = self.shadow.records();
+        self.check_index()?;
         self.check_state()
     }
 

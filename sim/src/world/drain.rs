@@ -11,7 +11,10 @@ use super::network::ClientCommand;
 use super::state::World;
 use crate::actions::{Loss, NewMessage, Request};
 use crate::invariants::Verdict;
-use crate::invariants::files::{rests_small, segments_are_cut, segments_are_few};
+use crate::invariants::fairness::maintenance_ends;
+use crate::invariants::files::{
+    covered_files_are_removed, rests_small, segments_are_cut, segments_are_few, snapshot_is_taken,
+};
 use crate::invariants::liveness::{accepts_again, drains, timers_are_set, timers_quiesce};
 use crate::names::{Message, Topic, Worker};
 use crate::oracle::Oracle;
@@ -24,6 +27,10 @@ const LAST_WORKER: Worker = Worker(u8::MAX);
 const LAST_MESSAGES: [Message; 3] = [Message(u32::MAX - 2), Message(u32::MAX - 1), Message(u32::MAX)];
 /// How many times the clock advances to the next timeout.
 const ROUNDS: usize = 1_000;
+/// How long the broker is left alone at the end: longer than anything is remembered.
+const FORGOTTEN_AFTER_MS: u64 = 31 * 24 * 60 * 60 * 1_000;
+/// How long after its expiry an entry of a table is swept at the latest.
+const SWEPT_WITHIN_MS: u64 = 1_000;
 /// How long a broker may stay idle while its log has no space.
 const STALL_MS: u64 = 100;
 /// How long after the disk has space again the log takes records, without traffic.
@@ -68,7 +75,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             }
         }
         drains(&self.undelivered())?;
+        if let Some(broker) = &self.broker {
+            self.tracker.check_produced(broker)?;
+        }
         self.check_idle()?;
+        self.check_maintenance()?;
         self.check_rest()?;
         self.check_accepts(LAST_MESSAGES[2])?;
         self.compare_with_log()?;
@@ -108,10 +119,50 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         if let Some(due) = self.oracle.as_ref().and_then(Oracle::next_due) {
             timers_are_set(due, broker.poll_timeout())?;
         }
+        self.check_index()?;
+        if broker.broker().held_len() == 0 && broker.synced() >= broker.broker().appended() {
+            self.tracker.check_counters(broker)?;
+        }
         match broker.poll_timeout() {
             Some(at) if at <= stall_end => Ok(()),
             _ => self.tracker.check_idle(broker),
         }
+    }
+
+    /// Lets time pass until nothing is due any more: whatever expires is gone then.
+    fn check_maintenance(&mut self) -> Verdict {
+        let end = self.now + FORGOTTEN_AFTER_MS;
+        for _ in 0..ROUNDS {
+            let Some(wait) = self.until_timeout().filter(|wait| self.now + wait <= end) else { break };
+            self.advance_time(wait.max(1));
+            self.run_until_idle()?;
+        }
+        maintenance_ends(&self.unmaintained(end))?;
+        self.check_idle()
+    }
+
+    /// What should be gone when a broker without clients has been idle until `end`.
+    fn unmaintained(&self, end: u64) -> Vec<String> {
+        let Some(broker) = &self.broker else { return Vec::new() };
+        let state = broker.state();
+        let mut left = Vec::new();
+        if let Some(wait) = self.until_timeout().filter(|wait| self.now + wait <= end) {
+            left.push(format!("after {ROUNDS} timeouts another is due in {wait} ms"));
+        }
+        let idle_since = Timestamp(broker.broker().now().0.saturating_sub(SWEPT_WITHIN_MS));
+        let dedupe = state.dedupe_tables().flat_map(|(scope, table)| table.entries().map(move |at| (scope, at)));
+        left.extend(dedupe.filter(|(_, (_, entry))| entry.expires_at <= idle_since).map(|at| format!("{at:?}")));
+        let winners = state.winners().entries().filter(|(_, winner)| winner.until <= idle_since);
+        left.extend(winners.map(|at| format!("{at:?}")));
+        let completions = state.completions().entries().filter(|(_, completion)| completion.until <= idle_since);
+        left.extend(completions.map(|at| format!("{at:?}")));
+        for (_, table) in state.store().tables() {
+            let expired = table.effects().filter(|(_, effect)| effect.expires_at <= idle_since);
+            left.extend(expired.map(|at| format!("{at:?}")));
+        }
+        let memory = broker.broker().index_contents().deleted;
+        left.extend((memory > 0).then(|| format!("{memory} deleted parts are not freed")));
+        left
     }
 
     /// Checks the files of a world without pending I/O.
@@ -133,7 +184,19 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let segments = self.disk.model().files().filter(|(file, _)| matches!(file, FileId::Segment(_)));
         let headers = segments.filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok());
         let begun = headers.filter(|header| header.first_lsn() > newest).count();
-        segments_are_few(begun as u64, self.setup.snapshot_every_segments)
+        segments_are_few(begun as u64, self.setup.snapshot_every_segments)?;
+        let Some(broker) = &self.broker else { return Ok(()) };
+        let written = self.shadow.frames().iter().rev().take_while(|frame| frame.lsn > newest);
+        let written: u64 = written.map(|frame| frame.range.len() as u64).sum();
+        snapshot_is_taken(written, self.setup.snapshot_every_bytes)?;
+        let segments = self.disk.model().files().filter(|(file, _)| matches!(file, FileId::Segment(_)));
+        let mut first: Vec<_> = segments
+            .filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok())
+            .map(|header| header.first_lsn())
+            .collect();
+        first.sort_unstable();
+        let on_disk = self.disk.model().files().filter(|(file, _)| matches!(file, FileId::Snapshot(_))).count();
+        covered_files_are_removed(broker.snapshots(), on_disk, &first)
     }
 
     /// Lets the log come to rest and checks its files.

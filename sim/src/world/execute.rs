@@ -5,6 +5,7 @@ use driftq_core::command::{
     Seek, StoreCommand, TokenClaim, Unsubscribe, Withdraw,
 };
 use driftq_core::faults::Faults;
+use driftq_core::state::{State, Topic};
 use driftq_core::types::{Now, Timestamp};
 use driftq_core::{Command, Pipeline};
 
@@ -17,6 +18,8 @@ use crate::actions::{Action, JobClass};
 use crate::coverage::Point;
 use crate::invariants::Verdict;
 use crate::invariants::durability::state_matches_log;
+use crate::invariants::fairness::administration_ends;
+use crate::invariants::index::check_index;
 use crate::invariants::liveness::timers_quiesce;
 use crate::invariants::oracle::{matches_oracle, record_count_matches};
 use crate::invariants::time::time_is_monotonic;
@@ -24,6 +27,8 @@ use crate::sim_storage::SimStorage;
 
 /// The interval between comparisons of the whole log with the live state, in events.
 pub(super) const COMPARE_EVERY: u64 = 4_096;
+/// The interval between comparisons of the index with the state, in calls.
+const INDEX_EVERY: u64 = 16;
 
 impl<F: Faults, S: SimStorage> World<F, S> {
     /// Executes an action and checks the invariants.
@@ -81,7 +86,10 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 self.next_setup = Some(setup);
             }
             Action::Close => self.close()?,
-            Action::Crash { loss } => self.crash(*loss),
+            Action::Crash { loss } => {
+                self.check_index()?;
+                self.crash(*loss);
+            }
             Action::Boot => self.boot()?,
             Action::BootAndCrash { after, loss } => self.boot_and_crash(*after, *loss)?,
             Action::Damage { damage } => self.damage(*damage),
@@ -129,7 +137,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             self.injected_tickets.insert(broker.handle(now, injected));
         }
         let before = broker.broker().appended();
+        let there = administered(broker.state(), &command);
         let ticket = broker.handle(now, command);
+        if let Some(there) = there {
+            administration_ends(broker.broker().appended().0 - before.0, there)?;
+        }
         self.room.refused((before, broker.broker().appended()), broker.refused_appends());
         self.next_ticket = ticket.next();
         if let Some(tap_events) = &mut self.tap_events {
@@ -232,7 +244,16 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             let written = self.records_before + broker.broker().counters().appended;
             record_count_matches(written, oracle.records())?;
         }
+        self.calls += 1;
+        if self.calls.is_multiple_of(INDEX_EVERY) {
+            self.check_index()?;
+        }
         self.collect()
+    }
+
+    /// Compares the index of a running broker with its state.
+    pub(super) fn check_index(&self) -> Verdict {
+        self.broker.as_ref().map_or(Ok(()), |broker| check_index(broker, self.clock().mono))
     }
 
     /// Compares the live state with the shadow log.
@@ -244,6 +265,21 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         Ok(())
     }
+}
+
+/// For a command that is about many messages: the most records that its call appends. Every message is moved once at
+/// most, and delivered or dead-lettered once in every group.
+fn administered(state: &State, command: &Command) -> Option<u64> {
+    let is_administration = matches!(
+        command,
+        Command::Redrive(_) | Command::Purge(_) | Command::Seek(_) | Command::DeleteTopic(_) | Command::DeleteGroup(_)
+    );
+    is_administration.then(|| {
+        let stored = |topic: &Topic| topic.partitions().map(|(_, at)| at.kept().messages).sum::<u64>();
+        let groups = state.topics().map(|topic| topic.group_count() as u64).max().unwrap_or_default();
+        // Beside its own: winners and retained messages beyond their bounds.
+        state.topics().map(stored).sum::<u64>() * (1 + 2 * groups) + 66
+    })
 }
 
 /// Whether due timers must run before the command: it changes which messages are visible to a group, so their effects

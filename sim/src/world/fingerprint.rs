@@ -88,6 +88,7 @@ impl<F: Faults> World<F> {
             coverage: _,
             crashed_broker,
             comparisons: _,
+            calls: _,
             records_before: _,
             next_ticket,
             was_limited: _,

@@ -160,6 +160,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                     let Some(record) = record else { continue };
                     coverage::record(&mut self.coverage, self.broker.as_ref(), record);
                     self.counters.count(&record.event);
+                    self.tracker.recorded(&record.event);
                     if let Event::Withdrawn { message_ref } = &record.event {
                         self.tracker.withdrawn(message_ref);
                     }

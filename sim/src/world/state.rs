@@ -71,6 +71,8 @@ pub struct World<F: Faults, S = Disk> {
     /// The state of the broker when it crashed.
     pub(super) crashed_broker: Option<CrashedBroker>,
     pub(super) comparisons: u64,
+    /// The number of calls after which the state was checked.
+    pub(super) calls: u64,
     /// The number of records in the log when the broker started.
     pub(super) records_before: u64,
     pub(super) next_ticket: Ticket,
@@ -124,6 +126,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             coverage: Coverage::default(),
             crashed_broker: None,
             comparisons: 0,
+            calls: 0,
             records_before: 0,
             next_ticket: Ticket(0),
             injected_tickets: BTreeSet::new(),

@@ -110,6 +110,12 @@ impl EffectStore {
         self.tenants.get(tenant).copied().unwrap_or(0)
     }
 
+    /// The number of tenants that have effects.
+    #[must_use]
+    pub fn tenant_count(&self) -> usize {
+        self.tenants.len()
+    }
+
     /// The number of effects.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -103,6 +103,8 @@ pub(in crate::invariants) fn stream() -> StreamModel {
         lease: Millis(100),
         prefetch: 1,
         delivered: 1,
+        may_be_cut: false,
+        served_meanwhile: None,
         is_closed: false,
     }
 }
@@ -115,6 +117,8 @@ pub(in crate::invariants) fn seen() -> SeenDelivery {
         attempts: 1,
         failures: 0,
         token: token(1),
+        since_token: token(1),
+        is_extended: false,
         lease_until: Timestamp(200),
         runs_until: Timestamp(200),
         may_be_held: true,

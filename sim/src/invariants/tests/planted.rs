@@ -83,6 +83,15 @@ const FIRST: &[(Invariant, Fault)] = &[
     (SEGMENTS_ARE_CUT, Fault::ClosedSegmentNotCut),
     (SEGMENTS_ARE_FEW, Fault::SnapshotNotDueBySegments),
     (RESTS_SMALL, Fault::SegmentsKeptAtRest),
+    (SNAPSHOT_IS_TAKEN, Fault::SnapshotBytesForgotten),
+    (COVERED_FILES_ARE_REMOVED, Fault::CoveredSegmentsKept),
+    (TALLIES_MATCH, Fault::EmptyDedupeTableKept),
+    (COUNTERS_MATCH, Fault::WithdrawnNotCounted),
+    (TIMERS_MATCH_STATE, Fault::OriginChangeKeepsWatch),
+    (READY_IS_OFFERED, Fault::StuckAfterExpiry),
+    (STREAMS_MATCH_LEASES, Fault::EndedStreamKept),
+    (STREAMS_TAKE_TURNS, Fault::RoundRobinSkipsLast),
+    (ATTEMPT_WAS_SEEN, Fault::WithdrawnCountsAttempt),
 ];
 
 /// Invariants that detect a bug by themselves, but later than others.
@@ -107,12 +116,20 @@ const ALONE: &[(Invariant, Fault)] = &[
     (RERUN_IS_JUSTIFIED, Fault::BeginAfterSuccessExecutes),
     (ONE_LIVE_GRANT, Fault::QuotaEvictsLive),
     (REPLAY_MATCHES_OUTCOME, Fault::FinishIgnoresToken),
+    (DIES_OF_ITS_OWN_DELIVERY, Fault::EveryExpiryKills),
+    (DONE_IS_THE_WINNERS, Fault::WinnerForgotten),
 ];
 
 /// Defence in depth: no planted bug violates these first, for the given reason. Unit tests beside each check show that
 /// it can fail.
 const IN_DEPTH: &[(Invariant, &str)] = &[
     (TIMERS_ARE_SET, "only the oracle knows what is due"),
+    (SWEEPS_ARE_SET, "no planted bug forgets a sweep"),
+    (QUEUES_MATCH_STATE, "a message missing from its queue is delivered too early or never"),
+    (PARTITIONS_TAKE_TURNS, "the oracle predicts the partition of every delivery"),
+    (ADMINISTRATION_ENDS, "no planted bug moves more than is there without moving what was not"),
+    (MAINTENANCE_ENDS, "an entry that is not swept has no sweep"),
+    (PRODUCED_IS_ACCOUNTED_FOR, "an ack without a reason is found when it is made"),
     (TRIMMED_BEHIND_DATA, "the next start finds the log cut off"),
     (STORED_OR_TRIMMED, "one function maintains both; a bug there violates a group's invariant first"),
     (OFFSETS_ASCEND, "a reused offset refers to another body before it is out of order"),

@@ -104,6 +104,7 @@ impl Tracker {
             let model = self.groups.entry((topic, group)).or_insert_with(model);
             model.starts.push((pending.before, pending.after, start));
         }
+        self.note_uncertain_turns(&pending);
         self.note_produced(&pending.command);
         self.note_grant_delivery(pipeline.state(), &pending.command);
         if let Command::Seek(Seek { topic, group, .. }) = &pending.command {

@@ -15,12 +15,14 @@ use crate::invariants::lifecycle::{acked_not_redelivered, purged_not_redelivered
 use crate::invariants::order::{first_deliveries_ascend, priority_first};
 use crate::invariants::time::{not_after_deadline, not_before_due};
 use crate::invariants::verdict::Verdict;
+use crate::invariants::workers::attempt_was_seen;
 
 impl Tracker {
     /// A delivery was released at `now`.
     pub(super) fn delivered(&mut self, consumer: ConsumerId, delivery: &Delivery, now: Timestamp) -> Verdict {
         tokens_increase(self.last_token, delivery.token)?;
         self.last_token = Some(delivery.token);
+        self.released.insert(delivery.token);
 
         stream_is_open(consumer, self.streams.get(&consumer))?;
         let Some(stream) = self.streams.get_mut(&consumer) else { return Ok(()) };
@@ -56,8 +58,10 @@ impl Tracker {
         not_before_due(model, &context)?;
         not_after_deadline(&context)?;
         exhausted_not_redelivered(model, &context, self.was_adaptive)?;
+        attempt_was_seen(model, delivery, (known.partition, known.position))?;
+        let before = model.seen.get(&delivery.offset).map(|seen| (seen.consumer, seen.failures));
         model.observe(&context, now);
-        Ok(())
+        self.note_turn(consumer, before.filter(|(_, failures)| *failures < delivery.failures).map(|(id, _)| id))
     }
 }
 
@@ -91,7 +95,9 @@ impl GroupModel {
 
     fn observe(&mut self, context: &DeliveryContext<'_>, now: Timestamp) {
         let delivery = context.delivery;
+        *self.could_see.entry((context.known.partition, context.known.position)).or_default() += 1;
         let before = self.seen.remove(&delivery.offset);
+        let continued = before.as_ref().filter(|seen| seen.consumer == context.consumer).map(|seen| seen.since_token);
         let is_unknown =
             before.as_ref().map_or(self.crashed, |seen| seen.is_unknown || seen.is_uncertain || seen.crashed);
         let seen = SeenDelivery {
@@ -100,6 +106,8 @@ impl GroupModel {
             attempts: delivery.attempts,
             failures: delivery.failures,
             token: delivery.token,
+            since_token: continued.unwrap_or(delivery.token),
+            is_extended: false,
             lease_until: delivery.lease_until,
             runs_until: delivery.lease_until.max(now.after(context.stream.lease)),
             // A redrive or a purge may have removed it before the worker receives it.

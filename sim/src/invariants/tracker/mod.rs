@@ -7,6 +7,7 @@ mod completions;
 mod deliveries;
 pub(super) mod effect_model;
 mod effects;
+mod fairness;
 pub(super) mod model;
 mod outputs;
 pub(super) mod recount;

@@ -231,6 +231,13 @@ pub(crate) struct GroupModel {
     pub(crate) last_delivered: BTreeMap<OrderKey, Timestamp>,
     /// A crash happened since, and some deliveries may not have been observed.
     pub(crate) crashed: bool,
+    /// How many deliveries of each message clients could have seen.
+    pub(crate) could_see: BTreeMap<(PartitionId, Position), u32>,
+    /// Messages that were delivered, and that were dead-lettered, before the last seek.
+    pub(crate) seen_before_seek: BTreeSet<(PartitionId, Position)>,
+    pub(crate) dead_before_seek: BTreeSet<Offset>,
+    /// The token that was shown by the worker that was first told that a message is acked, and when.
+    pub(crate) told_done: BTreeMap<Offset, (LeaseToken, Timestamp)>,
 }
 
 impl GroupModel {
@@ -253,12 +260,21 @@ impl GroupModel {
             last_delivered,
             withdrawn: BTreeSet::new(),
             crashed: false,
+            could_see: BTreeMap::new(),
+            seen_before_seek: BTreeSet::new(),
+            dead_before_seek: BTreeSet::new(),
+            told_done: BTreeMap::new(),
         }
     }
 
     /// A seek, decided when the log had reached `lsn`: acked messages may be delivered again and counters restart.
     pub(crate) fn on_seek(&mut self, lsn: Lsn) {
         let starts = std::mem::take(&mut self.starts);
+        let (mut seen_before_seek, mut dead_before_seek) = Default::default();
+        std::mem::swap(&mut seen_before_seek, &mut self.seen_before_seek);
+        std::mem::swap(&mut dead_before_seek, &mut self.dead_before_seek);
+        seen_before_seek.extend(self.could_see.keys());
+        dead_before_seek.extend(self.dead.keys());
         let mut dead = std::mem::take(&mut self.dead);
         dead.retain(|_, records| {
             records.retain(|(since, _)| *since >= lsn);
@@ -271,7 +287,8 @@ impl GroupModel {
         // Deliveries may have been withdrawn between the seek and its reply, too.
         let withdrawn = std::mem::take(&mut self.withdrawn);
         let new = Self::new(self.name.clone(), self.first_seen);
-        *self = Self { starts, dead, acked_before_seek, skipped, done, withdrawn, ..new };
+        let new = Self { starts, dead, acked_before_seek, skipped, done, withdrawn, ..new };
+        *self = Self { seen_before_seek, dead_before_seek, ..new };
     }
 
     /// When the message was last dead-lettered in the group, if ever.
@@ -297,6 +314,10 @@ pub(crate) struct SeenDelivery {
     pub(crate) attempts: u32,
     pub(crate) failures: u32,
     pub(crate) token: LeaseToken,
+    /// The token of the first delivery of the message to this stream, if no other stream got it since.
+    pub(crate) since_token: LeaseToken,
+    /// Whether its lease was extended.
+    pub(crate) is_extended: bool,
     /// The end that the worker was told.
     pub(crate) lease_until: Timestamp,
     /// The end of the lease, which runs from the release of the delivery.
@@ -340,6 +361,10 @@ pub(crate) struct StreamModel {
     pub(crate) prefetch: u32,
     pub(crate) delivered: u64,
     pub(crate) is_closed: bool,
+    /// A lease of it may have expired, so that its credit may have been cut.
+    pub(crate) may_be_cut: bool,
+    /// The other streams of its group that got a delivery while it had credit; `None` while that is not certain.
+    pub(crate) served_meanwhile: Option<BTreeSet<ConsumerId>>,
 }
 
 /// What is known of a produce identity.

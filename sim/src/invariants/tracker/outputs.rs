@@ -14,6 +14,16 @@ use crate::invariants::verdict::Verdict;
 impl Tracker {
     /// Observes and checks an output.
     pub(crate) fn observe_output(&mut self, output: &Output, context: ReleaseContext) -> Verdict {
+        if let Output::Deliver { .. } = output {
+            // Leases that expired before cut the credit of their streams.
+            self.note_credit(context.now);
+        }
+        self.observe_released(output, context)?;
+        self.note_credit(context.now);
+        Ok(())
+    }
+
+    fn observe_released(&mut self, output: &Output, context: ReleaseContext) -> Verdict {
         refused_after_failure(context, output)?;
         match output {
             Output::Deliver { consumer, delivery } => self.delivered(*consumer, delivery, context.now),
@@ -28,6 +38,7 @@ impl Tracker {
                 self.has_new_reply = true;
                 one_reply(pending.as_ref(), *ticket, result)?;
                 let Some(pending) = pending else { return Ok(()) };
+                self.recount.replied(&pending.command, result);
                 self.forget_deleted_groups(Some(&pending));
                 match result {
                     Err(Refusal::LogFailed) => {

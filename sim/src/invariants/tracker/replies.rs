@@ -20,6 +20,7 @@ use crate::invariants::lifecycle::{purge_counts_what_was_there, skip_is_justifie
 use crate::invariants::limits::{accepted_within_limits, delay_within_limit, lease_within_limits, query_is_noop};
 use crate::invariants::time::least_backoff;
 use crate::invariants::verdict::{Verdict, Violation};
+use crate::invariants::workers::done_is_the_winners;
 
 impl Tracker {
     /// A reply was released at `now`.
@@ -35,6 +36,9 @@ impl Tracker {
                     request: subscribe.clone(),
                     delivered: 0,
                     is_closed: false,
+                    // A stream that was decided before has deliveries that are not released yet.
+                    may_be_cut: self.uncertain_at >= Some(pending.after),
+                    served_meanwhile: None,
                 };
                 self.streams.insert(*consumer, stream);
             }
@@ -290,6 +294,10 @@ impl Tracker {
         if all_remembered && names_partition && !matches!(pending.command, Command::Complete(_)) {
             loser_is_refused(model, claim, (pending.before, pending.at), remembered_for)?;
         }
+        if all_remembered && names_partition && is_ack(&pending.command) {
+            let acks = pending.claim_is_valid == Some(true);
+            done_is_the_winners(model, claim, (pending.at, acks), remembered_for)?;
+        }
         model.note_winner(pending, claim);
         if is_ack(&pending.command) {
             model.acked.insert(offset);
@@ -300,6 +308,7 @@ impl Tracker {
                 if !removed {
                     expired_not_extended(claim, pending.at, seen)?;
                 }
+                seen.is_extended = true;
                 if let Reply::Extended { lease_until } = reply {
                     seen.lease_until = *lease_until;
                     seen.runs_until = (*lease_until).max(now.after(lease_until.since(pending.at)));

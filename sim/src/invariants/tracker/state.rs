@@ -13,9 +13,11 @@ use driftq_core::types;
 use driftq_core::types::*;
 
 use super::effect_model::EffectModel;
+use super::fairness::PartitionTurns;
 use super::model::*;
 use super::wall_model::WallModel;
 use crate::coverage::Coverage;
+use crate::invariants::counters::CounterRecount;
 use crate::names::Message;
 
 /// What clients have requested and observed, and what follows from it.
@@ -67,6 +69,15 @@ pub(crate) struct Tracker {
     pub(super) observed_at: Option<Lsn>,
     pub(super) has_new_reply: bool,
     pub(super) wall: WallModel,
+    pub(super) recount: CounterRecount,
+    /// The tokens of deliveries released since the start.
+    pub(super) released: BTreeSet<LeaseToken>,
+    /// Which partitions of a group wait for their turn, and which were delivered from meanwhile.
+    pub(super) turns: BTreeMap<(TopicId, GroupId), PartitionTurns>,
+    /// The last decision that made the credit of all streams uncertain.
+    pub(super) uncertain_at: Option<Lsn>,
+    /// The newest token in the state at the last observation.
+    pub(super) observed_token: Option<LeaseToken>,
     pub(super) coverage: Coverage,
 }
 
@@ -102,6 +113,11 @@ impl Tracker {
             observed_at: None,
             has_new_reply: false,
             wall: WallModel::default(),
+            recount: CounterRecount::default(),
+            released: BTreeSet::new(),
+            turns: BTreeMap::new(),
+            uncertain_at: None,
+            observed_token: None,
             coverage: Coverage::default(),
         }
     }
@@ -161,6 +177,12 @@ impl Tracker {
             observed_at,
             has_new_reply,
             wall,
+            recount: _,
+            released: _,
+            // Which turns were taken decides nothing but the check of turns.
+            turns: _,
+            uncertain_at: _,
+            observed_token: _,
             coverage: _,
         } = self;
         // For produced messages the numbers suffice: messages with the same number are equal.

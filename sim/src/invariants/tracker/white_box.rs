@@ -11,6 +11,7 @@ use super::recount::payload;
 use super::state::Tracker;
 use crate::invariants::attempts::attempts_recovered;
 use crate::invariants::content::{offset_is_stable, stored_was_produced};
+use crate::invariants::counters::CounterRecount;
 use crate::invariants::counts::{ack_count_matches, group_counts_match, load_matches};
 use crate::invariants::dead_letters::*;
 use crate::invariants::in_flight::leased_in_flight;
@@ -21,6 +22,7 @@ use crate::invariants::limits::{
 use crate::invariants::liveness::not_stuck;
 use crate::invariants::time::{deadline_ends_waiting, wall_follows_clock, wall_is_monotonic};
 use crate::invariants::verdict::Verdict;
+use crate::invariants::workers::{Death, dies_of_its_own_delivery};
 
 impl Tracker {
     /// Observes and checks the whole state.
@@ -31,6 +33,7 @@ impl Tracker {
         let (state, lsn) = (pipeline.state(), pipeline.broker().appended());
         let is_new = self.observed_at != Some(lsn);
         if is_new {
+            self.observe_turns(pipeline)?;
             self.add_models(state, lsn);
             self.note_deleted_groups(state, lsn);
             // Every call removes what retention keeps no longer, if the log takes the records; but a start does not,
@@ -190,6 +193,12 @@ impl Tracker {
         dead_letter_unchanged(message, dead, source, &original)?;
         let named = (dead.original_topic.clone(), dead.group.clone(), dead.original_offset);
         dead_lettered_at_limit(dead, &original.envelope, self.dead_letter_requests.contains(&named))?;
+        if self.limits.adaptive_credit {
+            let claimed = self.claimed_offsets((topic.id(), group.id()));
+            let model = self.groups.get(&(topic.id(), group.id()));
+            let death = Death { dead, at: message.produced_at, claimed: &claimed };
+            model.map_or(Ok(()), |model| dies_of_its_own_delivery(model, &death))?;
+        }
 
         let progress = group.progress(source.partition);
         let is_acked = progress.is_some_and(|progress| progress.acked().contains(source.position));
@@ -312,7 +321,7 @@ impl Tracker {
         retained_memory(state) + gone.map(|known| memory_of(&known.body)).sum::<u64>() > max
     }
 
-    fn group_view<'a>(&'a self, topic: &Topic, group: &'a Group) -> Option<GroupView<'a>> {
+    pub(super) fn group_view<'a>(&'a self, topic: &Topic, group: &'a Group) -> Option<GroupView<'a>> {
         let model = self.groups.get(&(topic.id(), group.id()))?;
         let mut view = GroupView { group, model, is_sought: false, acks: Vec::new() };
         let ids = (Some(topic.id()), Some(group.id()));
@@ -391,6 +400,10 @@ impl Tracker {
     /// Checks right after a restart that the recovered state is not behind what workers saw.
     pub(crate) fn restored(&mut self, state: &State) -> Verdict {
         self.boot = state.boot();
+        self.recount = CounterRecount::default();
+        self.turns.clear();
+        self.observed_token = None;
+        self.uncertain_at = None;
         self.wall.started(*state.wall_clock());
         self.check_torn(state)?;
         for topic in state.topics() {
