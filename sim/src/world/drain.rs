@@ -79,13 +79,13 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             self.tracker.check_produced(broker)?;
         }
         self.check_idle()?;
-        self.check_maintenance()?;
         self.check_rest()?;
         self.check_accepts(LAST_MESSAGES[2])?;
         self.compare_with_log()?;
         self.crash(Loss::All);
         self.boot()?;
-        self.run_until_idle()
+        self.run_until_idle()?;
+        self.check_maintenance()
     }
 
     /// Lets time pass, and runs timers and I/O when they are due.
