@@ -208,8 +208,8 @@ faults! {
     SnapshotBytesForgotten "snapshot-bytes-forgotten": "A start counts what it read from the log as written before the \
         last snapshot.",
     CoveredSegmentsKept "covered-segments-kept": "Segments that the older snapshot covers are not removed.",
-    OriginChangeKeepsWatch "origin-change-keeps-watch": "A group that is created by request after it came into being by \
-        consuming is still watched for idleness.",
+    OriginChangeKeepsWatch "origin-change-keeps-watch": "A group that is created by request after it came into being \
+        by consuming is still watched for idleness.",
     StaleDeadlineKept "stale-deadline-kept": "The deadline of a message stays in the index when it is acked.",
     EndedStreamKept "ended-stream-kept": "The order of a stream that ended stays in the index after its last lease.",
     LoweredLimitPurges "lowered-limit-purges": "A topic with more messages than a lowered limit allows is purged.",
