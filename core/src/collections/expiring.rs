@@ -26,6 +26,8 @@ pub(crate) struct ExpiringMap<K, V> {
     /// The keys in the order they were inserted, and when each expires.
     queue: CowMap<u64, (K, Timestamp)>,
     next: u64,
+    /// No entry was inserted that expires before the one inserted before it.
+    is_ordered: bool,
 }
 
 impl<K, V> ExpiringMap<K, V> {
@@ -39,6 +41,12 @@ impl<K, V> ExpiringMap<K, V> {
     #[must_use]
     pub(crate) const fn is_empty(&self) -> bool {
         self.known.is_empty()
+    }
+
+    /// Whether the oldest entry expires first. False also if that was not so once.
+    #[must_use]
+    pub(crate) const fn is_ordered(&self) -> bool {
+        self.is_ordered
     }
 
     /// When the oldest entry expires.
@@ -72,7 +80,9 @@ impl<K: Clone + Ord, V: Clone + Expires> ExpiringMap<K, V> {
 
     /// Adds or replaces the value of `key`, as the newest entry, and returns the previous one.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        self.queue.insert(self.next, (key.clone(), value.expires_at()));
+        let expires_at = value.expires_at();
+        self.is_ordered &= self.queue.last().is_none_or(|(_, (_, last))| *last <= expires_at);
+        self.queue.insert(self.next, (key.clone(), expires_at));
         let before = self.known.insert(key, (value, self.next)).map(|(before, serial)| {
             self.queue.remove(&serial);
             before
@@ -119,7 +129,7 @@ impl<K: Clone + Ord, V: Clone + Expires> ExpiringMap<K, V> {
 
 impl<K, V> Default for ExpiringMap<K, V> {
     fn default() -> Self {
-        Self { known: CowMap::new(), queue: CowMap::new(), next: 0 }
+        Self { known: CowMap::new(), queue: CowMap::new(), next: 0, is_ordered: true }
     }
 }
 

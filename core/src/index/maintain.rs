@@ -192,8 +192,10 @@ impl Index {
                     true => self.added(state, *topic, *partition),
                     false => self.update_retained(state, *topic, *partition),
                 }
+                // The sweep of the oldest entry covers the others, unless the oldest was replaced and the next is due
+                // earlier.
                 if let Some(dedupe) = dedupe
-                    && state.dedupe(&dedupe.scope).is_some_and(|table| table.len() == 1)
+                    && state.dedupe(&dedupe.scope).is_some_and(|table| table.len() == 1 || !table.is_ordered())
                 {
                     self.set_sweep(state, &Sweep::Dedupe(dedupe.scope.clone()));
                 }

@@ -48,6 +48,12 @@ impl DedupeTable {
         self.0.is_empty()
     }
 
+    /// Whether the oldest entry's window ends first: always, unless the window was made shorter.
+    #[must_use]
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.0.is_ordered()
+    }
+
     /// When the window of the oldest entry ends.
     #[must_use]
     pub(crate) fn next_expiry(&self) -> Option<Timestamp> {

@@ -237,10 +237,7 @@ impl Model {
         let known = &mut self.scopes[at].identities;
         known.retain(|other| (&other.tenant, &other.key) != (&identity.tenant, &identity.key));
         known.push(identity);
-        // The sweep of the oldest covers the others.
-        if known.len() == 1 {
-            self.plan_sweep(SweepKind::Identities(asked.clone()));
-        }
+        self.plan_sweep(SweepKind::Identities(asked.clone()));
     }
 }
 

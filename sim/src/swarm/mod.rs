@@ -7,6 +7,7 @@
 mod clients;
 mod details;
 mod effects;
+mod forgetful_worker;
 mod io_schedule;
 mod kinds;
 mod limits;
@@ -22,6 +23,7 @@ use driftq_core::faults::Faults;
 use self::clients::Clients;
 pub(crate) use self::clients::delivery_ref;
 use self::details::RareDetails;
+use self::forgetful_worker::ForgetfulWorker;
 use self::io_schedule::IoSchedule;
 use self::kinds::{ActionKind, Weights};
 use self::persistent_failure::PersistentFailure;
@@ -46,6 +48,7 @@ pub struct Swarm {
     settings: Settings,
     details: RareDetails,
     persistent_failure: PersistentFailure,
+    forgetful_worker: ForgetfulWorker,
     io_schedule: IoSchedule,
     /// The last operation of the log was to fail. A broker that goes on is closed: all it has confirmed must be there.
     has_failed_log: bool,
@@ -82,6 +85,7 @@ impl Swarm {
             settings: Settings::new(seed, profile),
             details: RareDetails::new(seed),
             persistent_failure: PersistentFailure::new(seed),
+            forgetful_worker: ForgetfulWorker::new(seed),
             io_schedule: IoSchedule::new(seed, profile),
             has_failed_log: false,
             actions,
@@ -121,7 +125,7 @@ impl Swarm {
             return self.recovery_action(world);
         }
         if !self.has_failed_log
-            && let Some(action) = self.persistent_failure.next(world)
+            && let Some(action) = self.persistent_failure.next(world).or_else(|| self.forgetful_worker.next(world))
         {
             return action;
         }

@@ -23,6 +23,7 @@ pub(crate) enum Stream {
     Work,
     Details,
     PersistentFailure,
+    ForgetfulWorker,
 }
 
 /// A stream of random numbers, determined by a seed.
