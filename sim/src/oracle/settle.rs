@@ -168,8 +168,9 @@ impl Model {
             self.ack_one((t, g, m));
         }
         // Sweeps follow from the whole record, not from each of its acks.
-        let now_planned = std::mem::replace(&mut self.sweeps, planned);
-        now_planned.into_iter().for_each(|sweep| self.plan_sweep(sweep.what));
+        let mut changed = std::mem::replace(&mut self.sweeps, planned);
+        changed.retain(|sweep| !self.sweeps.contains(sweep));
+        changed.into_iter().for_each(|sweep| self.plan_sweep(sweep.what));
         Ok(Reply::Success)
     }
 
