@@ -48,26 +48,27 @@ fn leases_and_retries(view: &IndexView<'_>, at: &GroupPartition<'_>, timers: &mu
         let message_ref = at.at(position);
         let lease = cursor.and_then(|cursor| cursor.leases.get(&position)).map(|lease| lease.end);
         let wrong = |what: &str| {
-            catalog::TIMERS_MATCH_STATE.violated_by(format!("{message_ref:?} at {}: {what}: {delivery:?}", view.now))
+            let found = || format!("{message_ref:?} at {}: {what}: {delivery:?}", view.now);
+            catalog::TIMERS_MATCH_STATE.holds(false, found)
         };
         match (delivery.phase, lease) {
             (Phase::Leased { until }, Some(LeaseEnd::At(end))) => {
                 timers.expect(Timer::Lease(message_ref), Due::Broker(end))?;
                 if end < until {
-                    return Err(wrong("its lease ends before it was told"));
+                    return wrong("its lease ends before it was told");
                 }
                 if view.is_settled && end <= view.now {
-                    return Err(wrong("its lease has ended"));
+                    return wrong("its lease has ended");
                 }
             }
             (Phase::Leased { .. }, Some(LeaseEnd::Unreleased(lsn) | LeaseEnd::Extending(lsn))) => {
                 if lsn <= view.durable {
-                    return Err(wrong("its lease does not run, though its record is durable"));
+                    return wrong("its lease does not run, though its record is durable");
                 }
             }
-            (Phase::Leased { .. }, other) => return Err(wrong(&format!("it is leased, not {other:?}"))),
+            (Phase::Leased { .. }, other) => return wrong(&format!("it is leased, not {other:?}")),
             (Phase::Queued { .. }, Some(LeaseEnd::At(_) | LeaseEnd::Unreleased(_) | LeaseEnd::Extending(_))) => {
-                return Err(wrong("it is queued and has a lease"));
+                return wrong("it is queued and has a lease");
             }
             (Phase::Queued { not_before }, _) => {
                 let is_ready = cursor.is_some_and(|cursor| cursor.returned.iter().any(|(_, at)| *at == position));
@@ -75,7 +76,7 @@ fn leases_and_retries(view: &IndexView<'_>, at: &GroupPartition<'_>, timers: &mu
                     timers.expect(Timer::Retry(message_ref), Due::Broker(not_before))?;
                 }
                 if is_ready && not_before > view.now || view.is_settled && !is_ready && not_before <= view.now {
-                    return Err(wrong("it is ready too early or too late"));
+                    return wrong("it is ready too early or too late");
                 }
             }
         }
@@ -135,7 +136,7 @@ fn idle_groups(view: &IndexView<'_>, topic: &Topic, timers: &mut Remaining) -> V
         let wrong = |what: &str| {
             let watched = index.departed.get(&key);
             let found = format!("{} {} at {}: {what}, {watched:?}", topic.name(), group.name(), view.now);
-            Err(catalog::TIMERS_MATCH_STATE.violated_by(found))
+            catalog::TIMERS_MATCH_STATE.holds(false, || found)
         };
         if let Some((since, due)) = index.departed.get(&key).copied() {
             let Some((idle, longest)) = index.group_idle else { return wrong("groups stay, and it is watched") };

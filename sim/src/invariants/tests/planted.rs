@@ -53,9 +53,7 @@ const FIRST: &[(Invariant, Fault)] = &[
     (DELAY_WITHIN_LIMIT, Fault::DelayUnbounded),
     (WALL_IS_MONOTONIC, Fault::ClockSetBackJumps),
     (WALL_FOLLOWS_CLOCK, Fault::ClockSetForwardIgnored),
-    (DEADLINE_ENDS_WAITING, Fault::BackoffHidesDeadline),
     (ACCEPTED_WITHIN_LIMITS, Fault::BackpressureIgnoresBytes),
-    (RETENTION_ENDS, Fault::RetentionIgnoresAge),
     (RETAINED_WITHIN_BOUND, Fault::RetainedBoundIgnored),
     (SYNCED_BEFORE_RELEASE, Fault::ReleaseBeforeSync),
     (STATE_MATCHES_LOG, Fault::ApplyReadsClock),
@@ -69,8 +67,6 @@ const FIRST: &[(Invariant, Fault)] = &[
     (NEWEST_GRANT_FINISHES, Fault::FinishIgnoresToken),
     (REQUEST_HASH_IS_STABLE, Fault::HashNotCompared),
     (STEP_IS_ATOMIC, Fault::CompleteWithoutAck),
-    (NOT_STUCK, Fault::StuckAfterExpiry),
-    (DRAINS, Fault::StuckAfterExpiry),
     (ACCEPTS_AGAIN, Fault::FullLogNeverReopens),
     (RESERVE_IS_KEPT, Fault::ProduceUsesReserve),
     (REFUSED_WITHOUT_ROOM, Fault::ReserveDoubled),
@@ -88,10 +84,8 @@ const FIRST: &[(Invariant, Fault)] = &[
     (TALLIES_MATCH, Fault::EmptyDedupeTableKept),
     (COUNTERS_MATCH, Fault::WithdrawnNotCounted),
     (TIMERS_MATCH_STATE, Fault::OriginChangeKeepsWatch),
-    (READY_IS_OFFERED, Fault::StuckAfterExpiry),
     (STREAMS_MATCH_LEASES, Fault::EndedStreamKept),
     (STREAMS_TAKE_TURNS, Fault::RoundRobinSkipsLast),
-    (ATTEMPT_WAS_SEEN, Fault::WithdrawnCountsAttempt),
 ];
 
 /// Invariants that detect a bug by themselves, but later than others.
@@ -118,6 +112,10 @@ const ALONE: &[(Invariant, Fault)] = &[
     (REPLAY_MATCHES_OUTCOME, Fault::FinishIgnoresToken),
     (DIES_OF_ITS_OWN_DELIVERY, Fault::EveryExpiryKills),
     (DONE_IS_THE_WINNERS, Fault::WinnerForgotten),
+    (NOT_STUCK, Fault::StuckAfterExpiry),
+    (RETENTION_ENDS, Fault::RetentionIgnoresAge),
+    (DEADLINE_ENDS_WAITING, Fault::BackoffHidesDeadline),
+    (ATTEMPT_WAS_SEEN, Fault::WithdrawnCountsAttempt),
 ];
 
 /// Defence in depth: no planted bug violates these first, for the given reason. Unit tests beside each check show that
@@ -125,6 +123,8 @@ const ALONE: &[(Invariant, Fault)] = &[
 const IN_DEPTH: &[(Invariant, &str)] = &[
     (TIMERS_ARE_SET, "only the oracle knows what is due"),
     (SWEEPS_ARE_SET, "no planted bug forgets a sweep"),
+    (DRAINS, "a message that is not delivered has no timer, or is not offered to its group"),
+    (READY_IS_OFFERED, "a message that is not ready has no timer"),
     (QUEUES_MATCH_STATE, "a message missing from its queue is delivered too early or never"),
     (PARTITIONS_TAKE_TURNS, "the oracle predicts the partition of every delivery"),
     (ADMINISTRATION_ENDS, "no planted bug moves more than is there without moving what was not"),
