@@ -83,9 +83,9 @@ impl LogRoom {
         let change = Change { nth: self.change_count, after, ready };
         self.changes.entry(sequence).or_default().push(change);
         self.change_count += 1;
-        // Only the current segment and the next matter.
-        while self.changes.len() > 3 {
-            self.changes.pop_first();
+        // Only the segment that is written and those after it matter.
+        if let Some((WrittenFrame { file: FileId::Segment(written), .. }, _)) = &self.last {
+            self.changes = self.changes.split_off(written);
         }
     }
 
