@@ -121,7 +121,9 @@ fn digest_matches_replayed_log() {
     server.kill();
     let mut storage = driftq_files::DataFolder::open(dir.path()).expect("unlocked").storage();
     let (state, recovered) = inspect(&mut storage, None).expect("readable after a kill");
-    assert_eq!(after, json!({ "lsn": recovered.last_lsn.0, "digest": format!("{:016x}", state.digest()) }));
+    assert_eq!(after["digest"], format!("{:016x}", state.digest()));
+    // A mark follows the last record if the server is idle for long enough before the kill.
+    assert!((0..=1).contains(&(recovered.last_lsn.0 - after["lsn"].as_u64().expect("a number"))), "{after}");
 }
 
 #[test]
