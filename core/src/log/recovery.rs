@@ -361,8 +361,10 @@ impl Recovery {
         let reach_back = if out.snapshots.len() == 2 { out.snapshots[0] } else { Lsn(0) };
 
         let mut last_lsn = out.last_lsn;
-        for segment in scan.segments.iter().rev() {
-            let first_lsn = segment.header.map_or(Lsn(1), |header| header.first_lsn());
+        for (index, segment) in scan.segments.iter().enumerate().rev() {
+            // A segment whose header is damaged begins no earlier than the one before.
+            let header = scan.segments[..=index].iter().rev().find_map(|segment| segment.header.ok());
+            let first_lsn = header.map_or(Lsn(1), |header| header.first_lsn());
             let in_use = segment.sequence + 1 == out.next_segment;
             if last_lsn <= reach_back && !in_use {
                 out.garbage.push(segment.file());

@@ -84,7 +84,7 @@ impl Recovered {
 pub struct SegmentInfo {
     /// Its sequence number.
     pub sequence: u64,
-    /// Its first LSN; 1 if its header is damaged and the segment is not needed.
+    /// Its first LSN; if its header is damaged and the segment is not needed, that of the segment before, or 1.
     pub first_lsn: Lsn,
     /// Its last LSN, one below the first if it has no frame. Once the older of two snapshots is at or above it, the
     /// segment may be removed.
