@@ -54,8 +54,8 @@ impl Difference {
     }
 }
 
-/// Real files and the model they are compared with.
-#[derive(Debug)]
+/// Real files and the model they are compared with. A clone uses the same files.
+#[derive(Clone, Debug)]
 pub struct FileDisk {
     model: Disk,
     path: PathBuf,
@@ -203,7 +203,7 @@ impl SimStorage for FileDisk {
     }
 
     fn inspect_recovery(&self, faults: &impl Faults) -> Result<(State, Recovered), RecoveryError> {
-        inspect_with(&mut faults.storage(&mut self.files.clone()), None, faults)
+        inspect_with(&mut faults.storage(&mut self.clone()), None, faults)
     }
 }
 

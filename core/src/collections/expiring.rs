@@ -1,4 +1,4 @@
-//! A map whose entries expire, and the queue of its keys in the order they were inserted.
+//! A map whose entries expire, and the queue of its keys in the order they expire.
 
 use std::fmt;
 
@@ -16,18 +16,15 @@ pub(crate) trait Expires {
 
 /// A map of entries that expire, oldest first.
 ///
-/// *Oldest* means inserted first. Entries inserted with the same lifetime expire in that order; an entry with a shorter
-/// one is not found any more once it has expired, and is removed when those before it are. Lookups, inserts and
+/// *Oldest* means the first to expire, and among those that expire together the first inserted. Lookups, inserts and
 /// removals are those of a [`CowMap`], twice; a clone shares its entries.
 #[derive(Clone)]
 pub(crate) struct ExpiringMap<K, V> {
     /// The value of each key and its serial number in the queue.
     known: CowMap<K, (V, u64)>,
-    /// The keys in the order they were inserted, and when each expires.
-    queue: CowMap<u64, (K, Timestamp)>,
+    /// The keys, by the time they expire and their serial number.
+    queue: CowMap<(Timestamp, u64), K>,
     next: u64,
-    /// No entry was inserted that expires before the one inserted before it.
-    is_ordered: bool,
 }
 
 impl<K, V> ExpiringMap<K, V> {
@@ -43,22 +40,16 @@ impl<K, V> ExpiringMap<K, V> {
         self.known.is_empty()
     }
 
-    /// Whether the oldest entry expires first. False also if that was not so once.
-    #[must_use]
-    pub(crate) const fn is_ordered(&self) -> bool {
-        self.is_ordered
-    }
-
     /// When the oldest entry expires.
     #[must_use]
     pub(crate) fn next_expiry(&self) -> Option<Timestamp> {
-        self.queue.first().map(|(_, (_, expires_at))| *expires_at)
+        self.queue.first().map(|((expires_at, _), _)| *expires_at)
     }
 
     /// The number of oldest entries that have expired at `now`, at most `limit`.
     #[must_use]
     pub(crate) fn expired(&self, now: Timestamp, limit: u64) -> u64 {
-        let due = self.queue.iter().take_while(|(_, (_, expires_at))| *expires_at <= now);
+        let due = self.queue.iter().take_while(|((expires_at, _), _)| *expires_at <= now);
         due.take(limit as usize).count() as u64
     }
 }
@@ -66,7 +57,7 @@ impl<K, V> ExpiringMap<K, V> {
 impl<K: Clone + Ord, V: Clone + Expires> ExpiringMap<K, V> {
     /// The entries in the order they expire, as far as the queue and the map agree.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.queue.iter().filter_map(|(serial, (key, expires_at))| {
+        self.queue.iter().filter_map(|((expires_at, serial), key)| {
             let (value, of) = self.known.get(key)?;
             (of == serial && value.expires_at() == *expires_at).then_some((key, value))
         })
@@ -81,10 +72,9 @@ impl<K: Clone + Ord, V: Clone + Expires> ExpiringMap<K, V> {
     /// Adds or replaces the value of `key`, as the newest entry, and returns the previous one.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         let expires_at = value.expires_at();
-        self.is_ordered &= self.queue.last().is_none_or(|(_, (_, last))| *last <= expires_at);
-        self.queue.insert(self.next, (key.clone(), expires_at));
+        self.queue.insert((expires_at, self.next), key.clone());
         let before = self.known.insert(key, (value, self.next)).map(|(before, serial)| {
-            self.queue.remove(&serial);
+            self.queue.remove(&(before.expires_at(), serial));
             before
         });
         self.next += 1;
@@ -98,7 +88,7 @@ impl<K: Clone + Ord, V: Clone + Expires> ExpiringMap<K, V> {
             return false;
         }
         for _ in 0..count {
-            let (_, (key, _)) = self.queue.pop_first().expect("every key is queued once");
+            let (_, key) = self.queue.pop_first().expect("every key is queued once");
             self.known.remove(&key);
         }
         true
@@ -107,37 +97,38 @@ impl<K: Clone + Ord, V: Clone + Expires> ExpiringMap<K, V> {
     /// Removes the entries from the key `first` on, in the order of keys, for as long as `holds`.
     pub(crate) fn remove_while(&mut self, first: &K, mut holds: impl FnMut(&K) -> bool) {
         let range = self.known.range_from(first).take_while(|(key, _)| holds(key));
-        let doomed: Vec<_> = range.map(|(key, (_, serial))| (key.clone(), *serial)).collect();
-        for (key, serial) in doomed {
+        let doomed: Vec<_> = range.map(|(key, (value, serial))| (key.clone(), (value.expires_at(), *serial))).collect();
+        for (key, queued) in doomed {
             self.known.remove(&key);
-            self.queue.remove(&serial);
+            self.queue.remove(&queued);
         }
     }
 
     /// The entries, oldest first.
     pub(crate) fn in_order(self) -> impl Iterator<Item = (K, V)> + Clone {
         let known = self.known;
-        self.queue
-            .into_chunks()
-            .flat_map(|chunk| chunk.iter().map(|(_, (key, _))| key.clone()).collect::<Vec<_>>())
-            .map(move |key| {
+        self.queue.into_chunks().flat_map(|chunk| chunk.iter().map(|(_, key)| key.clone()).collect::<Vec<_>>()).map(
+            move |key| {
                 let (value, _) = known.get(&key).expect("every queued key has a value").clone();
                 (key, value)
-            })
+            },
+        )
     }
 }
 
 impl<K, V> Default for ExpiringMap<K, V> {
     fn default() -> Self {
-        Self { known: CowMap::new(), queue: CowMap::new(), next: 0, is_ordered: true }
+        Self { known: CowMap::new(), queue: CowMap::new(), next: 0 }
     }
 }
 
 /// Equal if the entries are, and their order; not how many there were before.
 impl<K: PartialEq, V: PartialEq> PartialEq for ExpiringMap<K, V> {
     fn eq(&self, other: &Self) -> bool {
-        let (queued, values) = (self.queue.iter().map(|(_, it)| it), self.known.iter().map(|(_, (value, _))| value));
-        queued.eq(other.queue.iter().map(|(_, it)| it)) && values.eq(other.known.iter().map(|(_, (value, _))| value))
+        let queued = self.queue.iter().map(|((expires_at, _), key)| (expires_at, key));
+        let values = self.known.iter().map(|(_, (value, _))| value);
+        queued.eq(other.queue.iter().map(|((expires_at, _), key)| (expires_at, key)))
+            && values.eq(other.known.iter().map(|(_, (value, _))| value))
     }
 }
 

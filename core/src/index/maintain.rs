@@ -6,7 +6,7 @@ use super::priorities::PriorityQueue;
 use super::{Clocks, GroupIndex, Index, RetainedInPartition, Sweep, Timer, TopicIndex};
 use crate::collections::partition_set::PartitionSet;
 use crate::record::{Completed, DeadLetterSlot, Event, Record};
-use crate::state::{Group, Message, State, Topic, View};
+use crate::state::{DedupeTable, Group, Message, State, Topic, View};
 use crate::types::{
     DeadReason, DeliveryState, EffectNamespace, GroupId, Identity, MessageRef, Offset, PartitionId, Phase, Position,
     Timestamp, TopicId,
@@ -192,10 +192,9 @@ impl Index {
                     true => self.added(state, *topic, *partition),
                     false => self.update_retained(state, *topic, *partition),
                 }
-                // The sweep of the oldest entry covers the others, unless the oldest was replaced and the next is due
-                // earlier.
+                // The sweep of the oldest entry covers the others.
                 if let Some(dedupe) = dedupe
-                    && state.dedupe(&dedupe.scope).is_some_and(|table| table.len() == 1 || !table.is_ordered())
+                    && state.dedupe(&dedupe.scope).and_then(DedupeTable::next_expiry) == Some(dedupe.expires_at)
                 {
                     self.set_sweep(state, &Sweep::Dedupe(dedupe.scope.clone()));
                 }
@@ -279,10 +278,7 @@ impl Index {
         }
         let message_ref = &step.message_ref;
         self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
-        // All but the first are covered by the sweep of those before them.
-        if state.completions().len() == 1 {
-            self.set_sweep(state, &Sweep::Completions);
-        }
+        self.set_sweep(state, &Sweep::Completions);
         if let Some(slot) = &step.dead_letter {
             return self.dead_lettered(state, message_ref, slot);
         }

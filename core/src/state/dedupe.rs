@@ -48,12 +48,6 @@ impl DedupeTable {
         self.0.is_empty()
     }
 
-    /// Whether the oldest entry's window ends first: always, unless the window was made shorter.
-    #[must_use]
-    pub(crate) fn is_ordered(&self) -> bool {
-        self.0.is_ordered()
-    }
-
     /// When the window of the oldest entry ends.
     #[must_use]
     pub(crate) fn next_expiry(&self) -> Option<Timestamp> {
@@ -85,7 +79,7 @@ impl DedupeTable {
         self.0.remove_oldest(count);
     }
 
-    /// The entries in the order they were inserted.
+    /// The entries in the order they expire.
     pub(super) fn in_order(self) -> impl Iterator<Item = (IdentityKey, DedupeEntry)> + Clone {
         self.0.in_order()
     }

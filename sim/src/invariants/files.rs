@@ -52,7 +52,7 @@ pub(crate) fn segments_are_few(begun: u64, every: u64) -> Verdict {
 /// start does not begin it anew: what it read counts.
 pub(crate) fn snapshot_is_taken(written: u64, every: u64) -> Verdict {
     catalog::SNAPSHOT_IS_TAKEN
-        .holds(written < every, || format!("{written} bytes since the last, one due every {every}"))
+        .holds(written == 0 || written < every, || format!("{written} bytes since the last, one due every {every}"))
 }
 
 #[doc = sentence!(covered_files_are_removed)]
@@ -93,6 +93,7 @@ mod tests {
     #[test]
     fn overdue_snapshot_or_covered_file_is_a_violation() {
         holds(snapshot_is_taken(99, 100));
+        holds(snapshot_is_taken(0, 0));
         violates(catalog::SNAPSHOT_IS_TAKEN, snapshot_is_taken(100, 100));
         let kept = [Lsn(4), Lsn(8)];
         holds(covered_files_are_removed(&kept, 2, &[Lsn(3), Lsn(6)]));

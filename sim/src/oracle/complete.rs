@@ -85,7 +85,8 @@ impl Model {
         let (topic, group) = (self.topics[t].id, self.topics[t].groups[g].id);
         let message = (topic, group, complete.claim.partition, complete.claim.offset);
         let until = self.now.after(self.limits.completion_ttl);
-        self.steps.push(CompletedStep { token, message, produced: produced.clone(), until });
+        let at = self.steps.partition_point(|other| other.until <= until);
+        self.steps.insert(at, CompletedStep { token, message, produced: produced.clone(), until });
         self.plan_sweep(SweepKind::Steps);
         if self.steps.len() > self.limits.completions_max {
             // If the log refuses it, the next step tries again.
@@ -95,7 +96,6 @@ impl Model {
                     written?;
                     let share = self.limits.completions_max.div_ceil(1_024).max(1);
                     self.steps.drain(..share.min(self.steps.len()));
-                    // The next one may have a shorter window.
                     self.plan_sweep(SweepKind::Steps);
                 }
             }

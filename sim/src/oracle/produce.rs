@@ -58,9 +58,8 @@ impl Model {
                     router: RouterUse::NoDecision,
                 }));
             }
-            // One whose window was shorter than that of older ones leaves the count after those.
-            let forgotten = known.iter().take_while(|identity| identity.expires_at <= self.now).count();
-            if (known.len() - forgotten) as u64 >= self.limits.dedupe_keys_max {
+            let within_window = known.iter().filter(|identity| self.now < identity.expires_at).count();
+            if within_window as u64 >= self.limits.dedupe_keys_max {
                 return Err(self.overloaded(Overload::DedupeKeys));
             }
         }
@@ -236,7 +235,7 @@ impl Model {
         });
         let known = &mut self.scopes[at].identities;
         known.retain(|other| (&other.tenant, &other.key) != (&identity.tenant, &identity.key));
-        known.push(identity);
+        known.insert(known.partition_point(|other| other.expires_at <= identity.expires_at), identity);
         self.plan_sweep(SweepKind::Identities(asked.clone()));
     }
 }

@@ -35,7 +35,8 @@ impl Model {
         let (topic, message) = (&self.topics[t], &self.topics[t].messages[m]);
         let message = (topic.id, topic.groups[g].id, message.partition, message.offset);
         let until = self.now.after(self.limits.completion_ttl);
-        self.winners.push(Winner { message, token, until });
+        let at = self.winners.partition_point(|other| other.until <= until);
+        self.winners.insert(at, Winner { message, token, until });
         self.plan_sweep(SweepKind::Winners);
     }
 

@@ -178,7 +178,7 @@ fn change_message(source: &mut Source, limits: &Limits, message: &mut NewMessage
                 run,
                 step,
                 parent,
-                trace: source.one_in(2).then(|| source.below(10) as u16),
+                trace: source.one_in(2).then(|| source.pick(&[0, 0, 1, 9])),
                 labels: source.below(4) as u8,
                 route: source.one_in(2).then(|| source.below(4) as u8),
                 pairs: source.below(3) as u8,

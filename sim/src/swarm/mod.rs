@@ -10,6 +10,7 @@ mod effects;
 mod forgetful_worker;
 mod io_schedule;
 mod kinds;
+mod late_repeat;
 mod limits;
 mod persistent_failure;
 mod profile;
@@ -26,6 +27,7 @@ use self::details::RareDetails;
 use self::forgetful_worker::ForgetfulWorker;
 use self::io_schedule::IoSchedule;
 use self::kinds::{ActionKind, Weights};
+use self::late_repeat::LateRepeat;
 use self::persistent_failure::PersistentFailure;
 pub use self::profile::Profile;
 use self::random::{Source, Stream};
@@ -49,6 +51,7 @@ pub struct Swarm {
     details: RareDetails,
     persistent_failure: PersistentFailure,
     forgetful_worker: ForgetfulWorker,
+    late_repeat: LateRepeat,
     io_schedule: IoSchedule,
     /// The last operation of the log was to fail. A broker that goes on is closed: all it has confirmed must be there.
     has_failed_log: bool,
@@ -86,6 +89,7 @@ impl Swarm {
             details: RareDetails::new(seed),
             persistent_failure: PersistentFailure::new(seed),
             forgetful_worker: ForgetfulWorker::new(seed),
+            late_repeat: LateRepeat::new(seed),
             io_schedule: IoSchedule::new(seed, profile),
             has_failed_log: false,
             actions,
@@ -112,6 +116,13 @@ impl Swarm {
         action
     }
 
+    /// The next action of the clients that follow a plan.
+    fn scripted<F: Faults>(&mut self, world: &World<F>) -> Option<Action> {
+        let Self { persistent_failure, forgetful_worker, late_repeat, .. } = self;
+        let first = persistent_failure.next(world).or_else(|| forgetful_worker.next(world));
+        first.or_else(|| late_repeat.next(world))
+    }
+
     fn draw<F: Faults>(&mut self, world: &World<F>) -> Action {
         if let Some(action) = self.clients.next_scheduled() {
             return action;
@@ -125,7 +136,7 @@ impl Swarm {
             return self.recovery_action(world);
         }
         if !self.has_failed_log
-            && let Some(action) = self.persistent_failure.next(world).or_else(|| self.forgetful_worker.next(world))
+            && let Some(action) = self.scripted(world)
         {
             return action;
         }
@@ -148,8 +159,8 @@ impl Swarm {
         match kind {
             ActionKind::AdvanceTime => Action::AdvanceTime { ms: self.time_advance(world) },
             ActionKind::AdvanceTimeFar if self.profile == Profile::Weeks => {
-                // Minutes to half a day.
-                Action::AdvanceTime { ms: 60_000 * (1 + self.clock.below(720) as u32) }
+                // Minutes to two days.
+                Action::AdvanceTime { ms: 60_000 * (1 + self.clock.below(2_880) as u32) }
             }
             ActionKind::JumpClock if self.profile == Profile::Weeks => {
                 // The wall clock drifts.

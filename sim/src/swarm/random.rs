@@ -24,6 +24,7 @@ pub(crate) enum Stream {
     Details,
     PersistentFailure,
     ForgetfulWorker,
+    LateRepeat,
 }
 
 /// A stream of random numbers, determined by a seed.

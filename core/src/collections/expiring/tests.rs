@@ -44,7 +44,7 @@ proptest! {
                     let value = Value(number, Timestamp(now.0 + lifetime));
                     let at = list.iter().position(|(other, _)| *other == key);
                     let before = at.map(|at| list.remove(at).1);
-                    list.push((key, value));
+                    list.insert(list.partition_point(|(_, other)| other.1 <= value.1), (key, value));
                     prop_assert_eq!(map.insert(key, value), before);
                 }
                 Step::RemoveExpired { limit } => {
