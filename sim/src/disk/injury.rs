@@ -210,11 +210,12 @@ impl Disk {
         (base, kept[kept.len().saturating_sub(2)..].to_vec())
     }
 
-    /// Notes which snapshots a start that is about to succeed finds damaged: they count for nothing any more.
+    /// Notes which snapshots a start that is about to succeed finds damaged: they count for nothing any more. One that
+    /// an earlier start found damaged may be whole again, as one injury can undo another.
     pub fn note_found_damage(&mut self) {
         let (base, _) = self.usable_snapshots();
         let found = self.snapshots().into_iter().filter(|(lsn, _)| Some(*lsn) > base).map(|(_, number)| number);
-        self.known_damaged.extend(found);
+        self.known_damaged = found.collect();
         if !self.known_damaged.is_empty() {
             self.fell_back_to = Some(base.unwrap_or_default());
         }

@@ -156,6 +156,8 @@ pub(super) fn purged_not_redelivered(known: &StoredMessage, delivery: &Delivery)
 
 #[cfg(test)]
 mod tests {
+    use driftq_core::types::Lsn;
+
     use super::*;
     use crate::invariants::tests::fixtures::*;
 
@@ -186,5 +188,16 @@ mod tests {
             stored.partitions().find(|(_, p)| p.last_message().is_some()).expect("a message is stored");
         holds(offsets_ascend(&PartitionView::new(stored, id, partition)));
         violates(catalog::OFFSETS_ASCEND, offsets_ascend(&PartitionView::new(empty, id, partition)));
+    }
+
+    #[test]
+    fn purge_that_miscounts_or_leaves_a_message_is_a_violation() {
+        let before = BeforePurge { stored: [Offset(1), Offset(3)].into(), leased: Vec::new() };
+        holds(purge_counts_what_was_there(2, &before));
+        violates(catalog::PURGE_COUNTS_WHAT_WAS_THERE, purge_counts_what_was_there(1, &before));
+        holds(purged_not_redelivered(&known(), &delivery()));
+        holds(purged_not_redelivered(&StoredMessage { purged: Some((Lsn(7), false)), ..known() }, &delivery()));
+        let purged = StoredMessage { purged: Some((Lsn(7), true)), ..known() };
+        violates(catalog::PURGED_NOT_REDELIVERED, purged_not_redelivered(&purged, &delivery()));
     }
 }

@@ -118,5 +118,7 @@ mod tests {
         violates(catalog::TIMERS_ARE_SET, timers_are_set(Timestamp(7), None));
         holds(io_quiesces(9_999));
         violates(catalog::IO_QUIESCES, io_quiesces(10_000));
+        holds(drains(&[]));
+        violates(catalog::DRAINS, drains(&["m1 in g0".to_owned()]));
     }
 }

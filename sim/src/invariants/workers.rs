@@ -81,8 +81,10 @@ pub(super) fn produced_is_accounted_for(
         || model.dead.contains_key(&offset)
         || model.dead_before_seek.contains(&offset);
     let good = if is_acked { is_delivered || is_passed } else { is_there };
-    catalog::PRODUCED_IS_ACCOUNTED_FOR
-        .holds(good, || format!("{known:?} for {}: acked {is_acked}, stored {is_there}", view.group.name()))
+    catalog::PRODUCED_IS_ACCOUNTED_FOR.holds(good, || {
+        let (name, starts, since) = (view.group.name(), &model.starts, model.first_seen);
+        format!("{known:?} for {name}, since {since:?} from {starts:?}: acked {is_acked}, stored {is_there}")
+    })
 }
 
 #[doc = sentence!(done_is_the_winners)]
@@ -104,4 +106,57 @@ pub(super) fn done_is_the_winners(
     catalog::DONE_IS_THE_WINNERS.holds(first.0 == token || !is_remembered, || {
         format!("{claim:?} at {at}, but {:?} was told so at {}", first.0, first.1)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use driftq_core::types::{ConsumerId, Lsn};
+
+    use super::*;
+    use crate::invariants::tests::fixtures::*;
+    use crate::invariants::tracker::model::SeenDelivery;
+
+    #[test]
+    fn death_behind_an_unanswered_delivery_is_a_violation() {
+        let dead = dead(DeadReason::MaxAttempts);
+        let death = |claimed| Death { dead: &dead, at: Timestamp(250), claimed };
+        let mut model = model();
+        let died = SeenDelivery { token: token(2), since_token: token(2), ..seen() };
+        model.seen.insert(Offset(3), died.clone());
+        holds(dies_of_its_own_delivery(&model, &death(&[])));
+        let older = SeenDelivery { runs_until: Timestamp(300), ..seen() };
+        model.seen.insert(Offset(1), older.clone());
+        violates(catalog::DIES_OF_ITS_OWN_DELIVERY, dies_of_its_own_delivery(&model, &death(&[])));
+        holds(dies_of_its_own_delivery(&model, &death(&[Offset(1)])));
+        model.seen.insert(Offset(1), SeenDelivery { runs_until: Timestamp(250), ..older.clone() });
+        holds(dies_of_its_own_delivery(&model, &death(&[])));
+        model.seen.insert(Offset(1), SeenDelivery { consumer: ConsumerId(9), ..older });
+        holds(dies_of_its_own_delivery(&model, &death(&[])));
+    }
+
+    #[test]
+    fn produced_message_that_no_group_got_is_a_violation() {
+        let world = world(
+            r#"{"ask":{"create":{"topic":"t0"}}}
+               {"ask":{"subscribe":{"worker":"w0","topic":"t0","group":"g0","owner":"w0","prefetch":1}}}
+               {"ask":{"produce":{"message":"m0","topic":"t0"}}}
+               "settle"
+               {"read":{"worker":"w0","count":1}}
+               {"ask":{"ack":{"worker":"w0","message":"m0"}}}
+               "settle""#,
+        );
+        let topic = world.broker().and_then(|broker| broker.state().topic_named(&topic("t0"))).expect("it exists");
+        let group = topic.groups().next().expect("it exists");
+        let check = |model: &GroupModel, known: &StoredMessage| {
+            let view = GroupView { group, model, is_sought: false, acks: Vec::new() };
+            produced_is_accounted_for(topic, &view, Offset(0), known)
+        };
+        let (mut model, known) = (model(), StoredMessage { position: Position(0), ..known() });
+        violates(catalog::PRODUCED_IS_ACCOUNTED_FOR, check(&model, &known));
+        holds(check(&model, &StoredMessage { purged: Some((Lsn(9), true)), ..known.clone() }));
+        model.could_see.insert((PartitionId(0), Position(0)), 1);
+        holds(check(&model, &known));
+        let not_there = StoredMessage { position: Position(1), ..known };
+        violates(catalog::PRODUCED_IS_ACCOUNTED_FOR, check(&model, &not_there));
+    }
 }

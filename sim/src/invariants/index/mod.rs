@@ -90,10 +90,14 @@ pub(crate) fn check_index<F: Faults>(pipeline: &Pipeline<F>, mono: Timestamp) ->
     if broker.failure().is_some() || pipeline.is_closed() {
         return Ok(());
     }
-    let index = broker.index_contents();
+    check_contents(pipeline, mono, &broker.index_contents())
+}
+
+fn check_contents<F: Faults>(pipeline: &Pipeline<F>, mono: Timestamp, index: &IndexContents) -> Verdict {
+    let broker = pipeline.broker();
     let view = IndexView {
         state: pipeline.state(),
-        index: &index,
+        index,
         limits: broker.limits(),
         now: broker.now(),
         wall: broker.wall(),
@@ -106,4 +110,48 @@ pub(crate) fn check_index<F: Faults>(pipeline: &Pipeline<F>, mono: Timestamp) ->
     ready::ready_is_offered(&view)?;
     streams::streams_match_leases(&view)?;
     tallies::tallies_match(&view)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariants::catalog;
+    use crate::invariants::tests::fixtures::*;
+
+    /// A delivered message, one with a priority, one that is delayed, and a dedupe key.
+    const ACTIONS: &str = r#"
+        {"ask":{"create":{"topic":"t0"}}}
+        {"ask":{"subscribe":{"worker":"w0","topic":"t0","group":"g0","owner":"w0","prefetch":1}}}
+        {"ask":{"produce":{"message":"m0","topic":"t0","identity":1}}}
+        {"ask":{"produce":{"message":"m1","topic":"t0","priority":3}}}
+        {"ask":{"produce":{"message":"m2","topic":"t0","delay_ms":50}}}
+        "settle""#;
+
+    /// The verdict on an index with one difference.
+    fn after(change: impl FnOnce(&mut IndexContents)) -> Verdict {
+        let world = world(ACTIONS);
+        let pipeline = world.broker().expect("the broker runs");
+        let mut index = pipeline.broker().index_contents();
+        change(&mut index);
+        check_contents(pipeline, pipeline.broker().now(), &index)
+    }
+
+    #[test]
+    fn any_difference_from_the_state_is_a_violation() {
+        holds(after(|_| {}));
+        violates(catalog::TIMERS_MATCH_STATE, after(|index| index.timers.clear()));
+        violates(catalog::SWEEPS_ARE_SET, after(|index| index.sweeps.clear()));
+        violates(catalog::SWEEPS_ARE_SET, after(|index| index.sweeps[0].0 = Timestamp(u64::MAX)));
+        let with_queue = |change: fn(&mut driftq_core::volatile::QueueContents)| {
+            after(|index| index.topics.values_mut().flat_map(|topic| &mut topic.queues).for_each(change))
+        };
+        violates(catalog::QUEUES_MATCH_STATE, with_queue(|queue| queue.urgent.clear()));
+        violates(catalog::QUEUES_MATCH_STATE, with_queue(|queue| queue.exceptions.clear()));
+        let with_group = |change: fn(&mut driftq_core::volatile::GroupContents)| {
+            after(|index| index.topics.values_mut().flat_map(|topic| topic.groups.values_mut()).for_each(change))
+        };
+        violates(catalog::READY_IS_OFFERED, with_group(|group| group.candidates.clear()));
+        violates(catalog::STREAMS_MATCH_LEASES, after(|index| index.consumers.clear()));
+        violates(catalog::TALLIES_MATCH, after(|index| index.retained_memory += 1));
+    }
 }

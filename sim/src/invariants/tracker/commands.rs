@@ -100,7 +100,8 @@ impl Tracker {
         {
             let (_, name) = names(&pending.command);
             let name = name.expect("a command that concerns a group names it").clone();
-            let model = || GroupModel::new(name, pending.after);
+            // A crash may keep the first record of the call alone.
+            let model = || GroupModel::new(name, pending.before.next());
             let model = self.groups.entry((topic, group)).or_insert_with(model);
             model.starts.push((pending.before, pending.after, start));
         }
@@ -130,7 +131,8 @@ impl Tracker {
         if let Some(model) = self.topics.get_mut(&topic) {
             for offset in &before.stored {
                 if let Some(known) = model.messages.get_mut(offset) {
-                    known.purged = Some((pending.after, false));
+                    // Its record is the first of the call; a crash may keep it alone.
+                    known.purged = Some((pending.before.next(), false));
                 }
             }
         }

@@ -58,14 +58,23 @@ impl Tracker {
         Ok(())
     }
 
+    /// After every decision and output: an expiry may have cut the credit of a stream.
+    fn note_cuts(&mut self, now: Timestamp) {
+        let adaptive = self.limits.adaptive_credit;
+        let adapted = |stream: &&mut StreamModel| adaptive && stream.request.deliveries_max.is_none();
+        for (id, stream) in self.streams.iter_mut().filter(|(_, stream)| adapted(stream)) {
+            let Some(model) = self.groups.get(&(stream.topic, stream.group)) else { continue };
+            let mut held = model.seen.values().filter(|seen| seen.consumer == *id && seen.may_be_held);
+            stream.may_be_cut |= held.any(|seen| seen.runs_until <= now);
+        }
+    }
+
     /// After every output: which streams certainly have credit.
     pub(super) fn note_credit(&mut self, now: Timestamp) {
-        let adaptive = self.limits.adaptive_credit;
+        self.note_cuts(now);
         for (id, stream) in &mut self.streams {
             let Some(model) = self.groups.get(&(stream.topic, stream.group)) else { continue };
             let held = model.seen.values().filter(|seen| seen.consumer == *id && seen.may_be_held);
-            let is_own_limit = stream.request.deliveries_max.is_some();
-            stream.may_be_cut |= adaptive && !is_own_limit && held.clone().any(|seen| seen.runs_until <= now);
             let has_credit = !stream.is_closed
                 && !stream.may_be_cut
                 && (held.count() as u32) < stream.prefetch
@@ -79,6 +88,7 @@ impl Tracker {
 
     /// After a decision: what ends leases in a way that clients cannot see makes credit uncertain.
     pub(super) fn note_uncertain_turns(&mut self, pending: &PendingCommand) {
+        self.note_cuts(pending.at);
         if let Command::Unsubscribe(Unsubscribe { consumer }) | Command::CloseStream(CloseStream { consumer }) =
             &pending.command
             && let Some(stream) = self.streams.get_mut(consumer)

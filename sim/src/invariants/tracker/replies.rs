@@ -286,6 +286,7 @@ impl Tracker {
         let removed = known.is_some_and(StoredMessage::is_removed);
         // A trimmed message is not looked for in its partition.
         let names_partition = known.is_some_and(|known| known.partition == claim.partition);
+        let stored_at = known.map(|known| (known.partition, known.position));
         let metadata = known.map(|known| known.body.metadata());
         let policy = metadata.and_then(|metadata| metadata.envelope.retry_policy);
         let offset = claim.offset;
@@ -294,7 +295,9 @@ impl Tracker {
         if all_remembered && names_partition && !matches!(pending.command, Command::Complete(_)) {
             loser_is_refused(model, claim, (pending.before, pending.at), remembered_for)?;
         }
-        if all_remembered && names_partition && is_ack(&pending.command) {
+        // Or the message was delivered again since, and another delivery has won.
+        let is_of_the_past = is_repeated && stored_at.is_some_and(|at| model.seen_before_seek.contains(&at));
+        if all_remembered && names_partition && is_ack(&pending.command) && !is_of_the_past {
             let acks = pending.claim_is_valid == Some(true);
             done_is_the_winners(model, claim, (pending.at, acks), remembered_for)?;
         }
