@@ -164,12 +164,13 @@ impl ActionReader<'_, '_> {
             },
             20 => Request::DeleteTopic { topic: self.topic() },
             21 => self.read_only_request(),
-            22 => Request::Unsubscribe { worker: self.worker() },
+            22 => Request::Unsubscribe { worker: self.worker(), keeps: false },
             23 => Request::SetPrefetch { worker: self.worker(), to: self.below(5) as u32 },
             selector @ 24..=26 => self.group_request(selector),
             _ => Request::Redrive {
                 topic: self.topic(),
                 offset: self.option(|reader| reader.below(8) as u64),
+                more: Vec::new(),
                 limit: self.below(4) as u64,
             },
         }
@@ -215,6 +216,7 @@ impl ActionReader<'_, '_> {
                 grant: self.grant(),
                 outcome: self.outcome(),
                 result: self.byte(3),
+                error: 0,
                 dead_letter: None,
             },
             15 => Request::ReacquireEffect {
@@ -269,7 +271,7 @@ impl ActionReader<'_, '_> {
             NewMessage { message: Message(self.next_message), topic: self.topic(), ..NewMessage::default() };
         if self.flag() {
             new_message.key = self.byte(3);
-            new_message.size = self.byte(30);
+            new_message.size = u32::from(self.byte(30));
             new_message.priority = self.byte(10);
             new_message.identity = self.option(|reader| reader.byte(3));
             new_message.tenant = self.byte(3);

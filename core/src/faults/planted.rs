@@ -501,11 +501,10 @@ impl Seams for Planted {
             (Fault::PrefetchOffByOne, Command::Subscribe(Subscribe { prefetch, .. })) => {
                 *prefetch = prefetch.saturating_add(1);
             }
-            (Fault::RedriveTakesFirstOnly, Command::Redrive(Redrive { which, .. })) => {
-                if let RedriveSelection::Offsets(offsets) = which {
-                    offsets.truncate(1);
-                }
-            }
+            (
+                Fault::RedriveTakesFirstOnly,
+                Command::Redrive(Redrive { which: RedriveSelection::Offsets(offsets), .. }),
+            ) => offsets.truncate(1),
             (Fault::LabelsDropped, Command::Produce(produce)) => produce.envelope.labels.clear(),
             (Fault::EmptyIdDropped, Command::Produce(produce)) => {
                 let run_id = &mut produce.envelope.run_id;

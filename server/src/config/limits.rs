@@ -4,6 +4,7 @@
 
 use driftq_core::types::{
     ERROR_TEXT_BYTES_CEILING, Limits, MESSAGE_BYTES_CEILING, Millis, PARTITIONS_CEILING, RESULT_BYTES_CEILING,
+    WorkLimits,
 };
 use serde::{Deserialize, Serialize};
 
@@ -83,4 +84,7 @@ pub(super) struct LimitsSection {
     group_idle_max: Millis,
     #[serde(rename = "retry_after_ms", with = "Int::<1, DAY_MS>")]
     retry_after: Millis,
+    /// Not a setting.
+    #[serde(skip, default = "WorkLimits::production")]
+    work: WorkLimits,
 }

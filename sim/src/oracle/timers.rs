@@ -17,6 +17,7 @@ const SLACK: Millis = Millis(1_000);
 const REMOVED_PER_TIMER: usize = 4;
 
 /// A due timer, by indices.
+#[derive(Clone, Copy)]
 enum Due {
     Lease { topic: usize, group: usize, message: usize },
     Retry { topic: usize, group: usize, message: usize },

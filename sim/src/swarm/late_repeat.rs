@@ -154,7 +154,7 @@ impl LateRepeat {
             Action::FlushIo,
             Action::RunEffect(grant),
             request(Request::FinishEffect { grant, outcome, result: 1, error: 0, dead_letter: None }),
-            request(Request::Ack(delivery.clone())),
+            request(Request::Ack(delivery)),
             Action::FlushIo,
         ]);
         request(Request::BeginEffect(EffectBegin {

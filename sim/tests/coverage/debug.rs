@@ -124,7 +124,7 @@ impl Seen {
         let variant = shown.split(|it: char| !it.is_alphanumeric()).next().unwrap_or_default();
         let count = self.values.entry(format!("{name} {variant}")).or_default();
         *count += 1;
-        *count < 2_000 || *count % 16 == 0
+        *count < 2_000 || count.is_multiple_of(16)
     }
 
     /// Counts the entries of a value of the named type.

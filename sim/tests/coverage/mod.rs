@@ -168,8 +168,8 @@ fn read_records(disk: &mut Disk, last: &mut Lsn, mut each: impl FnMut(&Record)) 
             continue;
         }
         let Ok(header) = SegmentHeader::decode(&bytes) else { continue };
-        let mut reader = SegmentReader::new(&header, &bytes);
-        while let Some(frame) = reader.next() {
+        let reader = SegmentReader::new(&header, &bytes);
+        for frame in reader {
             if frame.head.kind > RECORD_KIND_MAX || frame.head.lsn <= *last {
                 continue;
             }
