@@ -6,15 +6,16 @@
 //! the correct behaviour. [`NoFaults`] overrides none of them and costs nothing; [`Planted`] overrides them for one
 //! bug.
 //!
-//! To add a bug: one row in `catalogue.rs`, and one arm in the seam it needs: `planted.rs` for decisions, limits,
-//! commands and outputs, `records.rs` for applying and replaying records, `files.rs` for the files of the log,
-//! `storage.rs` for the storage. Seams around
-//! the broker (limits, commands, job results, storage) are called by the simulator alone.
+//! To add a bug: one row in `catalogue.rs`, and one arm in the seam it needs: `planted.rs` for decisions and outputs,
+//! `requests.rs` for limits and commands, `records.rs` for applying and replaying records, `files.rs` for the files of
+//! the log, `storage.rs` for the storage. Seams around the broker (limits, commands, job results, storage) are called
+//! by the simulator alone.
 
 mod catalogue;
 mod files;
 mod planted;
 mod records;
+mod requests;
 mod seams;
 mod storage;
 

@@ -24,7 +24,7 @@
 //! | `files` | the size of the log's files |
 //! | `index` | the volatile index, against a recount |
 //! | `fairness` | turns of streams and partitions, administration and maintenance |
-//! | `workers` | what users would call wrong, in their words |
+//! | `workers` | what users would call wrong, as they would say it |
 //! | `room` | the reserve of the log, and what it refuses for want of space |
 //! | `oracle` | agreement with the oracle's predictions |
 //!

@@ -1,4 +1,4 @@
-//! What users would call wrong, in their words: attempts, deaths, produced messages and winners.
+//! What users would call wrong, as they would say it: attempts, deaths, produced messages and winners.
 
 use driftq_core::command::{Claim, TokenClaim};
 use driftq_core::reply::Delivery;
@@ -89,7 +89,7 @@ pub(super) fn produced_is_accounted_for(
 
 #[doc = sentence!(done_is_the_winners)]
 ///
-/// Of a message that was delivered more than once. `acks` tells whether the claim is that of the newest delivery.
+/// Of a message that was delivered more than once. `acks` is whether the claim is that of the newest delivery.
 pub(super) fn done_is_the_winners(
     model: &mut GroupModel,
     claim: &Claim,

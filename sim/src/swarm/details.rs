@@ -1,5 +1,5 @@
-//! What most requests leave out: optional fields, extreme numbers, and texts as long as a limit, one byte shorter or one
-//! longer. Requests are changed after they were drawn, so that other draws stay as they are.
+//! What most requests leave out: optional fields, extreme numbers, and texts as long as a limit, one byte shorter or
+//! one longer. Requests are changed after they were drawn, so that other draws stay as they are.
 
 use driftq_core::faults::Faults;
 use driftq_core::types::Limits;

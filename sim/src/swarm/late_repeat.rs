@@ -1,5 +1,5 @@
-//! A producer that sends a message again after its dedupe window, when every group of the topic has done its work: alone
-//! or as the output of a step. The broker must skip it and say so.
+//! A producer that sends a message again after its dedupe window, when every group of the topic has done its work:
+//! alone or as the output of a step. The broker must skip it and say so.
 
 use std::collections::VecDeque;
 

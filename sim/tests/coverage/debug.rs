@@ -9,7 +9,7 @@ use super::types::{Definition, FieldKinds, Kind, Types};
 /// A parsed value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
-    /// A struct, a variant or a word, with its fields; those of tuples are numbered.
+    /// A struct, a variant or a name, with its fields; those of tuples are numbered.
     Named(String, Vec<(String, Value)>),
     /// A list, a set or a map of pairs.
     List(Vec<Value>),
@@ -40,7 +40,7 @@ impl Parser<'_> {
         self.text.next_if_eq(&expected).is_some()
     }
 
-    fn word(&mut self) -> String {
+    fn name(&mut self) -> String {
         let is_part = |it: &char| it.is_alphanumeric() || matches!(it, '_' | '-' | '.');
         std::iter::from_fn(|| self.text.next_if(is_part)).collect()
     }
@@ -73,9 +73,9 @@ impl Parser<'_> {
                 self.text.next();
                 Value::Tuple(self.values(')'))
             }
-            Some(first) if first.is_ascii_digit() || *first == '-' => Value::Number(self.word()),
+            Some(first) if first.is_ascii_digit() || *first == '-' => Value::Number(self.name()),
             _ => {
-                let name = self.word();
+                let name = self.name();
                 assert!(!name.is_empty(), "a value begins at {:?}", self.text.clone().collect::<String>());
                 let mut fields = Vec::new();
                 if self.text.next_if_eq(&'(').is_some() {
@@ -83,7 +83,7 @@ impl Parser<'_> {
                 } else if self.text.clone().take(2).eq(" {".chars()) {
                     self.text.nth(1);
                     while !self.expect('}') {
-                        let field = self.word();
+                        let field = self.name();
                         assert!(self.expect(':'), "a field of {name} has a value");
                         fields.push((field, self.value()));
                     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use syn::{Fields, GenericArgument, Item, PathArguments, Type};
 
-/// What a value of a field can be, as far as the table tells it apart.
+/// What a value of a field can be, as far as the table distinguishes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Option(Box<Kind>),

@@ -8,6 +8,7 @@ use driftq_core::types::{Lsn, Timestamp};
 
 use super::completions::may_undo_step;
 use super::model::*;
+use super::names::{claim, dead_lettered_by};
 use super::state::Tracker;
 
 impl Tracker {

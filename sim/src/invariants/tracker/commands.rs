@@ -10,6 +10,7 @@ use driftq_core::state::{Group, Progress, State, Topic};
 use driftq_core::types::{GroupStart, *};
 
 use super::model::*;
+use super::names::{claim, dead_letter_request, is_ack, names};
 use super::recount::Counted;
 use super::state::Tracker;
 use crate::invariants::dead_letters::redrive_moves_what_was_there;

@@ -10,6 +10,7 @@ use driftq_core::state::Topic;
 use driftq_core::types::*;
 
 use super::model::*;
+use super::names::claim;
 use super::state::Tracker;
 use crate::invariants::fairness::{partitions_take_turns, streams_take_turns};
 use crate::invariants::liveness::is_deliverable;

@@ -9,6 +9,7 @@ pub(super) mod effect_model;
 mod effects;
 mod fairness;
 pub(super) mod model;
+mod names;
 mod outputs;
 pub(super) mod recount;
 mod replies;

@@ -3,11 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use driftq_core::command::{
-    Ack, AckCumulative, ChangeRetention, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic,
-    DeliveryClaim, DescribeTopic, ExpireLease, Extend, Finish, ListGroups, ListTopics, Lookup, Nack, Pause, Peek,
-    Produce, Purge, Redrive, Release, Resume, Retry, Seek, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
-};
+use driftq_core::command::{DescribeTopic, ListGroups, ListTopics, Lookup, Peek, Produce, StoreCommand, Subscribe};
 use driftq_core::reply::Delivery;
 use driftq_core::state::{Group, Partition, Progress, State, Topic};
 use driftq_core::types::*;
@@ -421,84 +417,6 @@ pub(crate) struct GroupView<'a> {
     pub(crate) is_sought: bool,
     /// Offsets with a pending ack.
     pub(crate) acks: Vec<Offset>,
-}
-
-/// The topic and group that a command names.
-pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName>) {
-    match command {
-        Command::CreateTopic(CreateTopic { name, .. })
-        | Command::ChangeRetention(ChangeRetention { name, .. })
-        | Command::DeleteTopic(DeleteTopic { name })
-        | Command::DescribeTopic(DescribeTopic { name })
-        | Command::Purge(Purge { topic: name }) => (Some(name), None),
-        Command::Peek(Peek { topic, .. })
-        | Command::ListGroups(ListGroups { topic })
-        | Command::Redrive(Redrive { topic, .. }) => (Some(topic), None),
-        Command::Produce(produce) => (Some(&produce.topic), None),
-        Command::Subscribe(subscribe) => (Some(&subscribe.topic), Some(&subscribe.group)),
-        Command::CreateGroup(CreateGroup { topic, group, .. })
-        | Command::DeleteGroup(DeleteGroup { topic, group })
-        | Command::Seek(Seek { topic, group, .. })
-        | Command::Pause(Pause { topic, group })
-        | Command::Resume(Resume { topic, group }) => (Some(topic), Some(group)),
-        Command::Ack(Ack(claim)) | Command::Release(Release(claim)) | Command::Withdraw(Withdraw(claim)) => {
-            (Some(&claim.topic), Some(&claim.group))
-        }
-        Command::Nack(Nack { claim, .. }) | Command::Extend(Extend { claim, .. }) => {
-            (Some(&claim.topic), Some(&claim.group))
-        }
-        Command::Complete(complete) => (Some(&complete.claim.topic), Some(&complete.claim.group)),
-        Command::AckCumulative(AckCumulative { topic, group, .. })
-        | Command::ExpireLease(ExpireLease { topic, group, .. }) => (Some(topic), Some(group)),
-        Command::ListTopics(ListTopics)
-        | Command::SetPrefetch(SetPrefetch { .. })
-        | Command::Unsubscribe(Unsubscribe { .. })
-        | Command::CloseStream(CloseStream { .. }) => (None, None),
-        Command::Store(store) => match dead_lettered_by(store) {
-            Some((topic, group, _)) => (Some(topic), Some(group)),
-            None => (None, None),
-        },
-    }
-}
-
-/// The topic, the group and the delivery that a finish dead-letters, if it does.
-pub(crate) fn dead_lettered_by(store: &StoreCommand) -> Option<(&TopicName, &GroupName, &DeliveryClaim)> {
-    let StoreCommand::Finish(Finish { identity, dead_letter: Some(delivery), .. }) = store else { return None };
-    let Scope::Consume { topic, group } = &identity.scope else { return None };
-    Some((topic, group, delivery))
-}
-
-/// The message that a command asks to dead-letter, if it does: topic, group, offset.
-pub(crate) fn dead_letter_request(command: &Command) -> Option<(TopicName, GroupName, Offset)> {
-    let of = |claim: &Claim| (claim.topic.clone(), claim.group.clone(), claim.offset);
-    match command {
-        Command::Nack(Nack { claim, retry: Retry::Never, .. }) => Some(of(claim)),
-        Command::Complete(complete) if complete.failed.is_some() => Some(of(&complete.claim)),
-        Command::Store(store) => {
-            let (topic, group, delivery) = dead_lettered_by(store)?;
-            Some((topic.clone(), group.clone(), delivery.offset))
-        }
-        _ => None,
-    }
-}
-
-/// Whether a command acks the message of its claim.
-pub(crate) fn is_ack(command: &Command) -> bool {
-    match command {
-        Command::Ack(_) => true,
-        Command::Complete(complete) => complete.failed.is_none(),
-        _ => false,
-    }
-}
-
-/// The claim in a command, if it has one.
-pub(crate) fn claim(command: &Command) -> Option<&Claim> {
-    match command {
-        Command::Ack(Ack(claim)) | Command::Release(Release(claim)) | Command::Withdraw(Withdraw(claim)) => Some(claim),
-        Command::Nack(Nack { claim, .. }) | Command::Extend(Extend { claim, .. }) => Some(claim),
-        Command::Complete(complete) => Some(&complete.claim),
-        _ => None,
-    }
 }
 
 /// The number of the produce that a value belongs to.

@@ -9,6 +9,7 @@ use driftq_core::types::*;
 use driftq_core::{Command, Reply};
 
 use super::model::*;
+use super::names::{claim, is_ack};
 use super::state::Tracker;
 use crate::coverage::Point;
 use crate::invariants::content::{accepted_is_stored, peek_matches};

@@ -15,6 +15,7 @@ use driftq_core::types::*;
 use super::effect_model::EffectModel;
 use super::fairness::PartitionTurns;
 use super::model::*;
+use super::names::claim;
 use super::wall_model::WallModel;
 use crate::coverage::Coverage;
 use crate::invariants::counters::CounterRecount;
