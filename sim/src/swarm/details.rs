@@ -46,7 +46,7 @@ impl RareDetails {
             }
             Request::Complete { result, produce, failed, .. } => {
                 match source.below(4) {
-                    0 if source.one_in(2) => *result = LENGTHS_FROM,
+                    0 if !source.one_in(3) => *result = LENGTHS_FROM,
                     0 => *result = near(source, limits.result_bytes_max),
                     1 => *failed = Some(near(source, limits.error_text_bytes_max)),
                     2 => {
@@ -85,7 +85,7 @@ impl RareDetails {
                 _ => change_effect(source, &limits, &mut begin.effect),
             },
             Request::FinishEffect { outcome, result, error, .. } => match source.below(3) {
-                0 if source.one_in(2) => *result = LENGTHS_FROM,
+                0 if !source.one_in(3) => *result = LENGTHS_FROM,
                 0 => *result = near(source, limits.result_bytes_max),
                 1 => *outcome = EffectOutcome::FailedFinal,
                 _ => *error = near(source, limits.error_text_bytes_max),
