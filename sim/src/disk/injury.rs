@@ -1,6 +1,6 @@
 //! Damage to the medium: what was hit, whether a start may refuse it, and how an operator undoes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 
@@ -22,6 +22,8 @@ pub(super) struct Injury {
     /// The bytes before.
     written: Vec<u8>,
     platter: Vec<u8>,
+    /// A start has continued behind it: what it hit in a segment is cut, and does not come back.
+    is_permanent: bool,
 }
 
 impl Injury {
@@ -72,7 +74,8 @@ impl Disk {
                 self.unreadable = Some((file, range.start as u64..range.end as u64));
                 let content = self.content_number(file).ok()?;
                 let (written, platter) = (Vec::new(), Vec::new());
-                self.injuries.push(Injury { content, range: range.clone(), damage, written, platter });
+                let range_hit = range.clone();
+                self.injuries.push(Injury { content, range: range_hit, damage, written, platter, is_permanent: false });
                 Some((file, range))
             }
         }
@@ -96,15 +99,28 @@ impl Disk {
         let on_platter = range.start.min(content.platter.len())..range.end.min(content.platter.len());
         let platter = content.platter[on_platter.clone()].to_vec();
         content.platter[on_platter.clone()].copy_from_slice(&bytes[..on_platter.len()]);
-        self.injuries.push(Injury { content: number, range: range.clone(), damage, written, platter });
+        let content = number;
+        self.injuries.push(Injury { content, range: range.clone(), damage, written, platter, is_permanent: false });
         Some((file, range))
     }
 
-    /// Undoes all damage, as an operator does who has a copy of the files.
+    /// Undoes the damage, as an operator does who has a copy of the files, but for what a start has cut since.
     pub fn heal(&mut self) {
+        let (permanent, undone) = std::mem::take(&mut self.injuries).into_iter().partition(|it| it.is_permanent);
+        self.injuries = permanent;
+        self.undo(undone);
+    }
+
+    /// Undoes all damage.
+    pub(super) fn undo_all(&mut self) {
+        let all = std::mem::take(&mut self.injuries);
+        self.undo(all);
+    }
+
+    fn undo(&mut self, injuries: Vec<Injury>) {
         self.unreadable = None;
         self.known_damaged.clear();
-        for injury in std::mem::take(&mut self.injuries).into_iter().rev() {
+        for injury in injuries.into_iter().rev() {
             let Some(content) = self.contents.get_mut(&injury.content) else { continue };
             injury.undo(&mut content.written);
             restore(&mut content.platter, injury.range.start, &injury.platter);
@@ -216,6 +232,14 @@ impl Disk {
         let (base, _) = self.usable_snapshots();
         let found = self.snapshots().into_iter().filter(|(lsn, _)| Some(*lsn) > base).map(|(_, number)| number);
         self.known_damaged = found.collect();
+        let segments: BTreeSet<_> = self
+            .folder
+            .iter()
+            .filter(|(file, _)| matches!(file, FileId::Segment(_)))
+            .map(|(_, number)| *number)
+            .collect();
+        let cut = self.injuries.iter_mut().filter(|injury| !injury.is_unreadable());
+        cut.for_each(|injury| injury.is_permanent |= segments.contains(&injury.content));
         if !self.known_damaged.is_empty() {
             self.fell_back_to = Some(base.unwrap_or_default());
         }
@@ -252,9 +276,9 @@ impl Disk {
 
     /// Writes the damage for [a fingerprint](crate::world::Fingerprint).
     pub(super) fn canonical_injuries(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        for Injury { content, range, damage, written, platter } in &self.injuries {
+        for Injury { content, range, damage, written, platter, is_permanent } in &self.injuries {
             let name = self.folder.iter().find(|(_, number)| *number == content).map(|(file, _)| *file);
-            write!(out, "{name:?} {range:?} {damage:?} {written:x?} {platter:x?} ")?;
+            write!(out, "{name:?} {range:?} {damage:?} {written:x?} {platter:x?} {is_permanent} ")?;
         }
         Ok(())
     }

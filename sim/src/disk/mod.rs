@@ -215,7 +215,7 @@ impl Disk {
         }
         let whole = self.is_injured().then(|| {
             let mut whole = self.clone();
-            whole.heal();
+            whole.undo_all();
             whole.crash(loss);
             whole
         });
