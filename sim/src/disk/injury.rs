@@ -232,6 +232,13 @@ impl Disk {
         let (base, _) = self.usable_snapshots();
         let found = self.snapshots().into_iter().filter(|(lsn, _)| Some(*lsn) > base).map(|(_, number)| number);
         self.known_damaged = found.collect();
+        if !self.known_damaged.is_empty() {
+            self.fell_back_to = Some(base.unwrap_or_default());
+        }
+    }
+
+    /// A start has succeeded and synced what it continues.
+    pub fn note_continued(&mut self) {
         let segments: BTreeSet<_> = self
             .folder
             .iter()
@@ -240,9 +247,6 @@ impl Disk {
             .collect();
         let cut = self.injuries.iter_mut().filter(|injury| !injury.is_unreadable());
         cut.for_each(|injury| injury.is_permanent |= segments.contains(&injury.content));
-        if !self.known_damaged.is_empty() {
-            self.fell_back_to = Some(base.unwrap_or_default());
-        }
     }
 
     /// Whether the log's documents allow a start to refuse the damage. `is_in_log` is whether a part of a segment

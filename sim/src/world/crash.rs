@@ -99,6 +99,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             return Ok(());
         }
         let (broker, recovered) = sound_log_accepted(opened)?;
+        self.disk.model_mut().note_continued();
         written_in_order(self.disk.model_mut().take_breach())?;
         recovery_is_idempotent(&found, &recovered)?;
         self.compare_recovery(&state, &found)?;
