@@ -27,6 +27,10 @@ pub(super) struct Injury {
 }
 
 impl Injury {
+    fn new(content: u64, range: Range<usize>, damage: Damage, written: Vec<u8>, platter: Vec<u8>) -> Self {
+        Self { content, range, damage, written, platter, is_permanent: false }
+    }
+
     fn is_unreadable(&self) -> bool {
         matches!(self.damage, Damage::Unreadable { .. })
     }
@@ -74,8 +78,7 @@ impl Disk {
                 self.unreadable = Some((file, range.start as u64..range.end as u64));
                 let content = self.content_number(file).ok()?;
                 let (written, platter) = (Vec::new(), Vec::new());
-                let range_hit = range.clone();
-                self.injuries.push(Injury { content, range: range_hit, damage, written, platter, is_permanent: false });
+                self.injuries.push(Injury::new(content, range.clone(), damage, written, platter));
                 Some((file, range))
             }
         }
@@ -99,8 +102,7 @@ impl Disk {
         let on_platter = range.start.min(content.platter.len())..range.end.min(content.platter.len());
         let platter = content.platter[on_platter.clone()].to_vec();
         content.platter[on_platter.clone()].copy_from_slice(&bytes[..on_platter.len()]);
-        let content = number;
-        self.injuries.push(Injury { content, range: range.clone(), damage, written, platter, is_permanent: false });
+        self.injuries.push(Injury::new(number, range.clone(), damage, written, platter));
         Some((file, range))
     }
 

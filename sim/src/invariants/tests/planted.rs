@@ -128,7 +128,7 @@ const IN_DEPTH: &[(Invariant, &str)] = &[
     (PARTITIONS_TAKE_TURNS, "the oracle predicts the partition of every delivery"),
     (ADMINISTRATION_ENDS, "no planted bug moves more than is there without moving what was not"),
     (MAINTENANCE_ENDS, "an entry that is not swept has no sweep"),
-    (DIES_OF_ITS_OWN_DELIVERY, "the leases of a stream end in the order of its deliveries, but for rare clocks"),
+    (DIES_OF_ITS_OWN_DELIVERY, "the leases of a stream end in the order of its deliveries"),
     (PRODUCED_IS_ACCOUNTED_FOR, "an ack without a reason is found when it is made"),
     (TRIMMED_BEHIND_DATA, "the next start finds the log cut off"),
     (STORED_OR_TRIMMED, "one function maintains both; a bug there violates a group's invariant first"),

@@ -297,8 +297,8 @@ impl Tracker {
             loser_is_refused(model, claim, (pending.before, pending.at), remembered_for)?;
         }
         // Or the message was delivered again since, and another delivery has won.
-        let is_of_the_past = is_repeated && stored_at.is_some_and(|at| model.seen_before_seek.contains(&at));
-        if all_remembered && names_partition && is_ack(&pending.command) && !is_of_the_past {
+        let is_from_before_seek = is_repeated && stored_at.is_some_and(|at| model.seen_before_seek.contains(&at));
+        if all_remembered && names_partition && is_ack(&pending.command) && !is_from_before_seek {
             let acks = pending.claim_is_valid == Some(true);
             done_is_the_winners(model, claim, (pending.at, acks), remembered_for)?;
         }
