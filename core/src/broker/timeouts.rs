@@ -8,7 +8,7 @@ use crate::index::{Due, Sweep, Timer};
 use crate::record::Event;
 use crate::reply::Refusal;
 use crate::state::{Group, Topic};
-use crate::types::{Effect, EffectStatus, MessageRef, PartitionId, Position, TopicId};
+use crate::types::{Effect, EffectStatus, MessageRef, PartitionId, Position, Timestamp, TopicId};
 
 /// How many swept entries count as one timer.
 const SWEPT_PER_TIMER: u64 = 4;
@@ -111,10 +111,10 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Forgets the grants whose lease has ended, and renews those that still run although their effect expires in the
-    /// recorded state: their lease began later than recorded, or not yet.
+    /// recorded state: their lease began later than recorded, or not yet. In the order in which the effects expire.
     pub(super) fn check_grants(&mut self, log: &mut impl LogSink) {
         while self.stalled_until.is_none()
-            && let Some((token, grant)) = self.index.leases.grants.first_due(self.now)
+            && let Some((checked_at, token, grant)) = self.index.leases.grants.first_due(self.now)
         {
             let runs = grant.end.is_none_or(|end| end > self.now);
             let effect = if runs { self.state.store().get(&grant.identity) } else { None };
@@ -124,16 +124,20 @@ impl<F: Faults> Broker<F> {
                 self.index.leases.grants.ended(token);
                 continue;
             };
-            let (end, mut expires_at) = (grant.end, effect.expires_at);
-            if expires_at <= self.now {
-                let until = end.unwrap_or(self.now.after(grant.lease));
-                let identity = grant.identity.clone();
-                expires_at = effect.lifetime().after(until);
-                if self.commit(Event::EffectRenewed { identity, until }, SpaceClass::Churn, log).is_err() {
-                    return self.stall();
-                }
+            let (end, expires_at) = (grant.end, effect.expires_at);
+            let check_at = |expires_at: Timestamp| end.map_or(expires_at, |end| end.min(expires_at));
+            if check_at(expires_at) > checked_at {
+                // A grant that is checked early waits its turn: on a full log the effects that expire first are renewed.
+                self.index.leases.grants.check_again(token, check_at(expires_at));
+                continue;
             }
-            self.index.leases.grants.check_again(token, end.map_or(expires_at, |end| end.min(expires_at)));
+            let until = end.unwrap_or(self.now.after(grant.lease));
+            let identity = grant.identity.clone();
+            let renewed = effect.lifetime().after(until);
+            if self.commit(Event::EffectRenewed { identity, until }, SpaceClass::Churn, log).is_err() {
+                return self.stall();
+            }
+            self.index.leases.grants.check_again(token, check_at(renewed));
         }
     }
 

@@ -85,10 +85,10 @@ impl Grants {
         self.checks.first().map(|((at, _), ())| *at)
     }
 
-    /// The first grant whose check is due at `now`.
-    pub(crate) fn first_due(&self, now: Timestamp) -> Option<(LeaseToken, &Grant)> {
-        let ((_, token), ()) = self.checks.first().filter(|((at, _), ())| *at <= now)?;
-        Some((*token, self.running.get(token)?))
+    /// The first grant whose check is due at `now`, and when it was due.
+    pub(crate) fn first_due(&self, now: Timestamp) -> Option<(Timestamp, LeaseToken, &Grant)> {
+        let ((at, token), ()) = self.checks.first().filter(|((at, _), ())| *at <= now)?;
+        Some((*at, *token, self.running.get(token)?))
     }
 
     /// The grant was checked; `at` is not after its lease can have ended or its effect can expire.
