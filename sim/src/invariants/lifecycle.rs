@@ -81,8 +81,8 @@ pub(super) fn trimmed_stays_trimmed(known: &StoredMessage) -> Verdict {
 
 #[doc = sentence!(unconsumed_is_stored)]
 ///
-/// Of a topic that had no group at the last observation either: a group that was deleted since may have acked a
-/// message that retention then removed.
+/// Of a topic that had no group at the last observation of this boot either: a group that was deleted since may have
+/// acked a message that retention then removed.
 pub(super) fn unconsumed_is_stored(topic: &Topic, known: &StoredMessage, is_kept: bool) -> Verdict {
     let good = topic.group_count() > 0 || is_kept || known.is_removed();
     catalog::UNCONSUMED_IS_STORED.holds(good, || format!("{known:?} though {} has no group", topic.name()))

@@ -251,7 +251,8 @@ impl Tracker {
         let before = self.retention.get(&topic.id()).copied();
         // A new retention applies from the next call on.
         let retention = before.map_or(topic.retention(), |(before, _)| before);
-        let had_no_groups = before.is_none_or(|(_, groups)| groups == 0);
+        // A crash may have kept the deletion of a group and cut the end of its call.
+        let had_no_groups = self.observed_at.is_some() && before.is_none_or(|(_, groups)| groups == 0);
         let Some(model) = self.topics.get(&topic.id()) else { return Ok(()) };
         let groups: Vec<_> = topic.groups().filter_map(|group| self.group_view(topic, group)).collect();
         let mut trimmed = Vec::new();
