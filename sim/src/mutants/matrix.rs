@@ -39,6 +39,10 @@ const INVARIANTS: &[(u8, &str)] = &[
     (24, "one live grant per effect"),
     (25, "completed steps are atomic"),
     (26, "everything drains"),
+    (27, "segments and snapshots are as few as allowed"),
+    (28, "tallies, counters, timers and the index equal a recount"),
+    (29, "turns are fair, commands and maintenance end"),
+    (30, "what users would call wrong"),
 ];
 
 /// The document has no markers for the matrix.
@@ -150,6 +154,13 @@ mod tests {
         assert_eq!(inserted, format!("a\n{BEGIN}\n\nnew\n\n{END}\nb\n"));
         assert_eq!(insert(&inserted, "new\n").as_deref(), Ok(inserted.as_str()), "inserting twice changes nothing");
         assert_eq!(insert("nothing", "new"), Err(MarkerError));
+    }
+
+    #[test]
+    fn every_numbered_invariant_has_a_row() {
+        for invariant in crate::invariants::ALL {
+            assert!(INVARIANTS.iter().any(|(number, _)| *number == invariant.number), "{invariant:?} has no row");
+        }
     }
 
     #[test]
