@@ -246,7 +246,7 @@ impl Clients {
                 let topic = if self.source.one_in(6) { self.topic().dlq() } else { self.topic() };
                 self.create_topic(topic)
             }
-            ActionKind::DeleteTopic => Request::DeleteTopic { topic: self.any_topic() },
+            ActionKind::DeleteTopic => Request::DeleteTopic { topic: self.subscribed_topic() },
             ActionKind::CreateGroup if self.changes_retention && self.source.one_in(2) => {
                 let topic = self.subscribed_topic();
                 self.create_topic(topic)

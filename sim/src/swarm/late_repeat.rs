@@ -1,5 +1,5 @@
-//! A producer that sends a message again after its dedupe window, when every group of the topic has done its work:
-//! alone or as the output of a step. The broker must skip it and say so.
+//! A producer that sends a message again after its dedupe window, when all groups of the topic have done its work, or all
+//! but one: alone or as the output of a step. The broker must skip it in the first case only, and say so.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ const WINDOW_MS_MAX: u64 = 100_000;
 const ACTIONS: u32 = 200;
 
 /// One of so many worlds has such a producer.
-const ONE_IN: u64 = 12;
+const ONE_IN: u64 = 6;
 
 /// Drives the producer and its workers.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub(super) struct LateRepeat {
     /// When it begins, in actions; `None` in a world without it.
     begins_in: Option<u32>,
     groups: u8,
+    /// All groups, or all but the last: then there is always one that has not done its work.
+    working_groups: u8,
     actions: u32,
     produced: u32,
     /// Deliveries up to this one are settled.
@@ -58,13 +60,25 @@ impl LateRepeat {
         let mut source = Source::new(seed, Stream::LateRepeat);
         let begins_in = source.one_in(ONE_IN).then(|| 5 + source.below(40) as u32);
         let groups = 1 + source.below(3) as u8;
+        let working_groups = if groups > 1 && source.one_in(2) { groups - 1 } else { groups };
         let scheduled = VecDeque::from([request(Request::CreateTopic {
             topic: TOPIC,
             partitions: Some(1 + source.below(2) as u32),
             keep_ms: None,
             keep_bytes: None,
         })]);
-        Self { source, begins_in, groups, actions: 0, produced: 0, seen: None, settled: 0, scheduled, turn: 0 }
+        Self {
+            source,
+            begins_in,
+            groups,
+            working_groups,
+            actions: 0,
+            produced: 0,
+            seen: None,
+            settled: 0,
+            scheduled,
+            turn: 0,
+        }
     }
 
     /// The next action of a serving broker, while the producer works.
@@ -95,16 +109,17 @@ impl LateRepeat {
                 ..Subscription::default()
             })));
         }
-        for (worker, _) in workers.clone() {
+        let working = workers.take(usize::from(self.working_groups));
+        for (worker, _) in working.clone() {
             let unseen = world.network().read_by(worker).filter(|held| Some(held.token) > self.seen);
             if let Some(held) = unseen.min_by_key(|held| held.token) {
                 return Some(self.settle(worker, held, world));
             }
         }
-        if let Some((worker, _)) = workers.clone().find(|(worker, _)| world.network().unread(*worker) > 0) {
+        if let Some((worker, _)) = working.clone().find(|(worker, _)| world.network().unread(*worker) > 0) {
             return Some(Action::Read { worker, count: 1 });
         }
-        if self.settled >= self.groups || self.produced == 0 || self.source.one_in(20) {
+        if self.settled >= self.working_groups || self.produced == 0 || self.source.one_in(20) {
             self.settled = 0;
             return Some(self.produce(window_ms));
         }

@@ -11,7 +11,7 @@ use crate::swarm::{Profile, Swarm};
 use crate::world::{Checks, World};
 
 /// How many seeds a bug has to violate its invariant.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 600;
 const WITHOUT_ORACLE: Checks = Checks { oracle: false };
 
 /// Invariants that a bug violates before any other, with all checks but the oracle active.
