@@ -183,7 +183,11 @@ impl<F: Faults> Broker<F> {
             | StoreCommand::List(ListEffects { .. })
             | StoreCommand::Forget(Forget { .. }) => (SpaceClass::Drain, false),
         };
-        let decision = EffectDecisions { context: self.context(), token }.decide(command);
+        let is_undecided = self.stalled_until.is_some() && command.identity().is_some_and(|of| self.awaits_renewal(of));
+        let decision = match is_undecided {
+            true => Err(self.context().overloaded(Overload::Log)),
+            false => EffectDecisions { context: self.context(), token }.decide(command),
+        };
         let result = decision.and_then(|decision| self.commit_and_reply(decision, class, log));
         self.counters.count_store(is_begin, &result);
         result

@@ -8,7 +8,7 @@ use crate::index::{Due, Sweep, Timer};
 use crate::record::Event;
 use crate::reply::Refusal;
 use crate::state::{Group, Topic};
-use crate::types::{Effect, EffectStatus, MessageRef, PartitionId, Position, Timestamp, TopicId};
+use crate::types::{Effect, EffectStatus, Identity, MessageRef, PartitionId, Position, Timestamp, TopicId};
 
 /// How many swept entries count as one timer.
 const SWEPT_PER_TIMER: u64 = 4;
@@ -139,6 +139,13 @@ impl<F: Faults> Broker<F> {
             }
             self.index.leases.grants.check_again(token, check_at(renewed));
         }
+    }
+
+    /// Whether an effect has expired in the recorded state although its grant still runs: the log had no space to renew
+    /// it. Nothing can be decided about it until it is renewed.
+    pub(super) fn awaits_renewal(&self, identity: &Identity) -> bool {
+        let effect = self.state.store().get(identity).filter(|effect| effect.expires_at <= self.now);
+        effect.is_some_and(|effect| self.context().leased_until(effect).is_some())
     }
 
     /// Removes the oldest retained messages, since the disk is full; a bounded number per call. Returns whether there

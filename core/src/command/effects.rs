@@ -23,6 +23,22 @@ pub enum StoreCommand {
     List(ListEffects),
 }
 
+impl StoreCommand {
+    /// The effect that the command is about; `None` for a list.
+    #[must_use]
+    pub fn identity(&self) -> Option<&Identity> {
+        match self {
+            Self::Begin(Begin { identity, .. })
+            | Self::Finish(Finish { identity, .. })
+            | Self::Reacquire(Reacquire { identity, .. })
+            | Self::Renew(Renew { identity, .. })
+            | Self::Lookup(Lookup { identity })
+            | Self::Forget(Forget { identity }) => Some(identity),
+            Self::List(_) => None,
+        }
+    }
+}
+
 /// Asks whether an effect may be executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Begin {

@@ -34,6 +34,9 @@ enum DeliveryState {
 impl Model {
     pub(super) fn store_command(&mut self, request: &StoreCommand) -> Result<ExpectedReply, Stop> {
         let token = self.new_token();
+        if self.is_stalled() && request.identity().is_some_and(|identity| self.awaits_renewal(identity)) {
+            return Err(self.overloaded(Overload::Log).into());
+        }
         let reply = match request {
             StoreCommand::Begin(begin) => self.begin(begin, token)?,
             StoreCommand::Finish(finish) => self.end(finish)?,

@@ -1,7 +1,7 @@
 //! Syncs that release deliveries and grants, and deliveries that never left.
 
 use driftq_core::command::{Claim, TokenClaim};
-use driftq_core::types::{ConsumerId, EffectStatus, Millis, Now, Timestamp};
+use driftq_core::types::{ConsumerId, EffectStatus, Identity, Millis, Now, Timestamp};
 use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::expected::Expected;
@@ -83,27 +83,36 @@ impl Model {
     /// Grants that still run keep the record of their effect.
     pub(super) fn renew_overrunning_grants(&mut self) -> Result<(), Unwritten> {
         while !self.is_stalled() {
-            let overruns = |at: &usize| {
-                let effect = &self.effects[*at];
-                effect.status == EffectStatus::InProgress
-                    && effect.expires_at <= self.now
-                    && !effect.runs.has_ended(self.now)
-            };
-            let all = (0..self.effects.len()).filter(overruns);
+            let all = (0..self.effects.len()).filter(|at| self.is_overrun(*at));
             let Some(at) = all.min_by_key(|at| (self.effects[*at].expires_at, self.effects[*at].token)) else {
                 return Ok(());
             };
             let written = self.record(SpaceClass::Churn);
             self.or_pause(written)?;
-            if self.is_stalled() {
-                break;
+            if !self.is_stalled() {
+                self.keep_effect(at);
             }
-            let until = match self.effects[at].runs {
-                Runs::Until(end) => end,
-                Runs::From { lease, .. } => self.now.after(lease),
-            };
-            self.set_lease(at, until);
         }
         Ok(())
+    }
+
+    /// Whether the grant of an effect is to be renewed: nothing is decided about the effect before.
+    pub(super) fn awaits_renewal(&self, identity: &Identity) -> bool {
+        let known = self.effects.iter().position(|effect| effect.identity == *identity);
+        known.is_some_and(|at| self.is_overrun(at))
+    }
+
+    /// Whether an effect has expired in the record although its grant runs.
+    fn is_overrun(&self, at: usize) -> bool {
+        let effect = &self.effects[at];
+        effect.status == EffectStatus::InProgress && effect.expires_at <= self.now && !effect.runs.has_ended(self.now)
+    }
+
+    fn keep_effect(&mut self, at: usize) {
+        let until = match self.effects[at].runs {
+            Runs::Until(end) => end,
+            Runs::From { lease, .. } => self.now.after(lease),
+        };
+        self.set_lease(at, until);
     }
 }
