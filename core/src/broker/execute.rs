@@ -10,7 +10,7 @@ use crate::command::{
 use crate::decide::effects::EffectDecisions;
 use crate::decide::{self, Decision, admin, complete, dead_letter, produce, settle};
 use crate::faults::Faults;
-use crate::index::{Consumer, Credit};
+use crate::index::{Consumer, Credit, LeaseEnd};
 use crate::record::Event;
 use crate::reply::{CloseCause, ListedGroup, Output, Overload, Refusal, Reply};
 use crate::state::Group;
@@ -55,7 +55,10 @@ impl<F: Faults> Broker<F> {
             }
             Command::ExpireLease(request) => {
                 let message_ref = settle::leased_message(&self.context(), &request)?;
-                self.expire_lease(&message_ref, log)?;
+                match self.index.lease_end(&message_ref) {
+                    Some(LeaseEnd::Unreleased(_)) => self.withdraw_delivery(message_ref, log)?,
+                    _ => self.expire_lease(&message_ref, log)?,
+                }
                 Ok(Reply::Success)
             }
             Command::Complete(request) => self.complete(request, log),
@@ -250,13 +253,19 @@ impl<F: Faults> Broker<F> {
     /// Withdraws the deliveries to a consumer that could not leave yet.
     fn withdraw_unreleased(&mut self, consumer: ConsumerId, log: &mut impl LogSink) {
         for message_ref in self.index.unreleased_to(consumer) {
-            let Some(token) = self.delivery_state(&message_ref).map(|delivery| delivery.token) else { continue };
             // A disconnect cannot be refused: if the log has no space, the delivery leaves and the driver withdraws it.
-            if self.commit(Event::Withdrawn { message_ref }, SpaceClass::Drain, log).is_err() {
+            if self.withdraw_delivery(message_ref, log).is_err() {
                 return;
             }
-            self.withdrawn.insert(token);
         }
+    }
+
+    /// Withdraws a delivery that could not leave yet.
+    fn withdraw_delivery(&mut self, message_ref: MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
+        let token = self.delivery_state(&message_ref).map(|delivery| delivery.token);
+        self.commit_or_refuse(Event::Withdrawn { message_ref }, SpaceClass::Drain, log)?;
+        self.withdrawn.extend(token);
+        Ok(())
     }
 
     fn delete_topic(&mut self, name: &TopicName, log: &mut impl LogSink) -> Result<Reply, Refusal> {

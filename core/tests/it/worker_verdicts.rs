@@ -100,6 +100,20 @@ fn cumulative_ack_of_another_worker_changes_nothing() {
 }
 
 #[test]
+fn end_of_a_lease_whose_delivery_has_not_left_withdraws_it() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.group("t", "g");
+    broker.produce("t", "a");
+    // Nothing is synced in between, so the delivery cannot have left.
+    broker.submit(Command::Subscribe(subscribe("t", "g", "w")));
+    broker.submit(expire(0));
+    broker.run_until_idle();
+    let delivery = broker.expect_delivery();
+    assert_eq!((delivery.attempts, delivery.failures), (1, 0));
+    assert_eq!(broker.pipeline.broker().counters().expired, 0);
+}
+
+#[test]
 fn ended_lease_counts_as_a_failure_and_is_redelivered_at_once() {
     let mut broker = TestBroker::with_topic(1);
     broker.subscribe("t", "g", "w");

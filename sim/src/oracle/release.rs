@@ -39,19 +39,30 @@ impl Model {
     pub(super) fn withdraw_unreleased(&mut self, stream: ConsumerId) -> Result<(), Unwritten> {
         for message in self.unanswered_by(stream) {
             let Some(index) = self.index_of(message) else { continue };
-            let (t, g, m) = index;
-            let Progress::Attempted(attempted) = &self.topics[t].groups[g].progress[m] else { continue };
-            let token = attempted.token;
-            if let Phase::Leased { holder, runs: Runs::From { begun_by: BegunBy::Delivery, .. }, .. } = attempted.phase
-                && holder == stream
-            {
-                match self.withdraw_delivery(index) {
+            if self.unreleased_to(index) == Some(stream) {
+                match self.withdraw_unreleased_delivery(index) {
                     Err(Unwritten::NoRoom(_)) => return Ok(()),
                     written => written?,
                 }
-                self.outputs.retain(|output| !matches!(output, Expected::Deliver(it) if it.token == token));
             }
         }
+        Ok(())
+    }
+
+    /// The stream of the newest delivery of a message, if the delivery is not durable yet.
+    pub(super) fn unreleased_to(&self, (t, g, m): MessageIndex) -> Option<ConsumerId> {
+        let Progress::Attempted(attempted) = &self.topics[t].groups[g].progress[m] else { return None };
+        match attempted.phase {
+            Phase::Leased { holder, runs: Runs::From { begun_by: BegunBy::Delivery, .. }, .. } => Some(holder),
+            _ => None,
+        }
+    }
+
+    /// Takes back a delivery that is not durable yet.
+    pub(super) fn withdraw_unreleased_delivery(&mut self, index: MessageIndex) -> Result<(), Unwritten> {
+        let token = self.attempted_mut(index).token;
+        self.withdraw_delivery(index)?;
+        self.outputs.retain(|output| !matches!(output, Expected::Deliver(it) if it.token == token));
         Ok(())
     }
 

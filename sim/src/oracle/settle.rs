@@ -174,7 +174,7 @@ impl Model {
         Ok(Reply::Success)
     }
 
-    /// Ends a running lease as if its time had come.
+    /// Ends a running lease as if its time had come; a delivery that has not left is taken back.
     pub(super) fn expire(&mut self, request: &ExpireLease) -> Result<Reply, Stop> {
         let message = (request.partition, request.offset);
         let found = match self.delivered((&request.topic, &request.group), message, TokenClaim::Absent) {
@@ -183,8 +183,11 @@ impl Model {
             Err(refusal) => return Err(refusal.into()),
         };
         let leased = found.filter(|index| matches!(self.attempted_mut(*index).phase, Phase::Leased { .. }));
-        let (t, g, m) = leased.ok_or(Refusal::NotLeased)?;
-        self.lease_expired(t, g, m)?;
+        let index = leased.ok_or(Refusal::NotLeased)?;
+        match self.unreleased_to(index).is_some() {
+            true => self.withdraw_unreleased_delivery(index)?,
+            false => self.lease_expired(index.0, index.1, index.2)?,
+        }
         Ok(Reply::Success)
     }
 
