@@ -263,8 +263,10 @@ impl<F: Faults> Broker<F> {
     /// Withdraws a delivery that could not leave yet.
     fn withdraw_delivery(&mut self, message_ref: MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
         let token = self.delivery_state(&message_ref).map(|delivery| delivery.token);
+        let stream = self.index.stream_of(&message_ref);
         self.commit_or_refuse(Event::Withdrawn { message_ref }, SpaceClass::Drain, log)?;
         self.withdrawn.extend(token);
+        stream.into_iter().for_each(|stream| self.index.not_delivered(stream));
         Ok(())
     }
 

@@ -127,7 +127,7 @@ impl<F: Faults> Broker<F> {
             let (end, expires_at) = (grant.end, effect.expires_at);
             let check_at = |expires_at: Timestamp| end.map_or(expires_at, |end| end.min(expires_at));
             if check_at(expires_at) > checked_at {
-                // A grant that is checked early waits its turn: on a full log the effects that expire first are renewed.
+                // A grant that is checked early waits its turn: on a full log, effects that expire first are renewed.
                 self.index.leases.grants.check_again(token, check_at(expires_at));
                 continue;
             }

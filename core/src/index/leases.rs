@@ -154,9 +154,17 @@ impl Index {
 
     /// When the lease of a message ends; `None` if it has none.
     pub(crate) fn lease_end(&self, message_ref: &MessageRef) -> Option<LeaseEnd> {
+        self.lease(message_ref).map(|lease| lease.end)
+    }
+
+    /// The stream to which the newest delivery of a message went.
+    pub(crate) fn stream_of(&self, message_ref: &MessageRef) -> Option<ConsumerId> {
+        self.lease(message_ref).map(|lease| lease.stream)
+    }
+
+    fn lease(&self, message_ref: &MessageRef) -> Option<&Lease> {
         let group = self.topics.get(&message_ref.topic)?.groups.get(&message_ref.group)?;
-        let cursor = group.cursors.get(message_ref.partition.0 as usize)?;
-        cursor.leases.get(&message_ref.position).map(|lease| lease.end)
+        group.cursors.get(message_ref.partition.0 as usize)?.leases.get(&message_ref.position)
     }
 
     /// Whether an expiry of this message's lease counts against the message: its delivery is the oldest that the stream

@@ -185,6 +185,14 @@ impl Index {
         Some(())
     }
 
+    /// A delivery was withdrawn before it could leave: it does not count against those that the stream may get.
+    pub(crate) fn not_delivered(&mut self, id: ConsumerId) {
+        if let Some(left) = self.consumers.get_mut(&id).and_then(|consumer| consumer.deliveries_left.as_mut()) {
+            *left += 1;
+            self.refresh_credit(id);
+        }
+    }
+
     /// The connected consumers of a group.
     pub(crate) fn members(&self, topic: TopicId, group: GroupId) -> impl Iterator<Item = ConsumerId> {
         let group = self.topics.get(&topic).and_then(|topic| topic.groups.get(&group));

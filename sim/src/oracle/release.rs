@@ -60,8 +60,11 @@ impl Model {
 
     /// Takes back a delivery that is not durable yet.
     pub(super) fn withdraw_unreleased_delivery(&mut self, index: MessageIndex) -> Result<(), Unwritten> {
-        let token = self.attempted_mut(index).token;
+        let (token, holder) = (self.attempted_mut(index).token, self.unreleased_to(index));
         self.withdraw_delivery(index)?;
+        for stream in self.streams.iter_mut().filter(|stream| Some(stream.id) == holder) {
+            stream.deliveries_left = stream.deliveries_left.map(|left| left + 1);
+        }
         self.outputs.retain(|output| !matches!(output, Expected::Deliver(it) if it.token == token));
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! A producer that sends a message again after its dedupe window, when all groups of the topic have done its work, or all
-//! but one: alone or as the output of a step. The broker must skip it in the first case only, and say so.
+//! A producer that sends a message again after its dedupe window, when all groups of the topic have done its work, or
+//! all but one: alone or as the output of a step. The broker must skip it in the first case only, and say so.
 
 use std::collections::VecDeque;
 
