@@ -33,6 +33,7 @@ mod restart_equivalence;
 mod retry_and_backoff;
 mod round_robin_and_credit;
 mod routing;
+mod scarce_log;
 mod seek;
 mod snapshots;
 mod storage_full;
