@@ -125,3 +125,38 @@ fn seek_before_the_epoch_of_broker_time_starts_at_the_beginning() {
     broker.send(Command::Seek(seek)).expect("sought");
     assert_eq!(broker.progress("t", "g").lag, 1);
 }
+
+#[test]
+fn distance_to_the_wall_clock_counts_the_time_since_the_last_call() {
+    let mut broker = TestBroker::with_topic(1);
+    wake(&mut broker, 0);
+    let later = broker.now.after(Millis(60_000));
+    let ahead = |wall| broker.pipeline.broker().clock_ahead_ms(Now { mono: later, wall });
+    assert_eq!((ahead(later), ahead(later.after(Millis(500))), ahead(START)), (0, -500, 60_000));
+}
+
+#[test]
+fn only_absolute_times_make_the_broker_watch_the_wall_clock() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.produce_with("t", "delayed", |request| request.delay = Some(Millis(1_000)));
+    assert!(!broker.pipeline.has_wall_timers());
+    broker.produce_with("t", "at", |request| request.envelope.deliver_at = Some(START.after(Millis(1_000))));
+    assert!(broker.pipeline.has_wall_timers());
+    broker.advance(1_000);
+    assert!(!broker.pipeline.has_wall_timers());
+    broker.produce_with("t", "until", |request| request.envelope.deadline = deadline(START.after(Millis(2_000))));
+    assert!(broker.pipeline.has_wall_timers());
+}
+
+#[test]
+fn rebased_wall_time_is_the_wall_clock_at_that_moment() {
+    let mut broker = TestBroker::with_topic(1);
+    wake(&mut broker, 10 * HOUR);
+    broker.now = START.after(Millis(60_000));
+    let now = Now { mono: broker.now, wall: START };
+    broker.pipeline.rebase_wall_clock(now).expect("recorded");
+    assert_eq!((wall(&broker), broker.pipeline.broker().now()), (START, broker.now));
+    broker.now = broker.now.after(Millis(1_000));
+    wake(&mut broker, -60_000);
+    assert_eq!(wall(&broker), START.after(Millis(1_000)));
+}

@@ -158,3 +158,37 @@ fn thousands_past_deadline_do_not_block_others() {
     assert_eq!(broker.partition_info("dlq.t").messages, 3_000);
     assert_eq!(broker.progress("t", "g").lag, 1);
 }
+
+#[test]
+fn message_released_after_its_deadline_is_dead_lettered_without_a_consumer() {
+    let mut broker = TestBroker::with_topic(1);
+    due_in(&mut broker, "a", 1_000);
+    let consumer = broker.subscribe("t", "g", "w");
+    let delivery = broker.expect_delivery();
+    broker.advance(1_500);
+    broker.set_prefetch(consumer, 0);
+    broker.release(claim("t", "g", "w", &delivery)).unwrap();
+    assert_eq!(broker.dead_letters("t")[0].reason, DeadReason::DeadlineExceeded);
+    assert_eq!(broker.progress("t", "g").lag, 0);
+}
+
+#[test]
+fn deadline_has_no_effect_on_a_dead_letter() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::with_topic(1);
+        broker.produce_with("t", "a", |request| {
+            request.envelope.deadline = deadline(START.after(Millis(1_000)));
+            request.envelope.retry_policy = Some(policy(1, 0, 0));
+        });
+        broker.subscribe("t", "g", "w");
+        let delivery = broker.expect_delivery();
+        broker.nack(claim("t", "g", "w", &delivery), "no").unwrap();
+        broker.group("dlq.t", "operators");
+        assert_eq!((broker.stored_values("dlq.t"), broker.pipeline.has_wall_timers()), (vec!["a".to_owned()], false));
+        broker.restart(restart);
+        assert!(!broker.pipeline.has_wall_timers());
+        broker.advance(10_000);
+        assert_eq!(broker.progress("dlq.t", "operators").lag, 1);
+        assert_eq!(broker.topics(), ["dlq.t", "t"]);
+    }
+}

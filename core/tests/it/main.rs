@@ -2,6 +2,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 mod acks;
+mod answers_and_credit;
 mod backpressure;
 mod boot_and_time;
 mod bounds;

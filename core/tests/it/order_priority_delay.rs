@@ -296,3 +296,37 @@ fn ack_in_one_group_keeps_priority_in_another() {
     broker.subscribe("t", "slow", "w");
     assert_eq!(broker.delivered_values(), ["urgent", "plain"]);
 }
+
+/// A group that is past two delayed messages, with a prefetch of one.
+fn past_two_delays() -> TestBroker {
+    let mut broker = TestBroker::with_topic(1);
+    delayed(&mut broker, "first", 1_000);
+    delayed(&mut broker, "second", 2_000);
+    broker.produce("t", "now");
+    broker.subscribe_with("t", "g", "w", |request| (request.prefetch, request.lease) = (1, Some(Millis(1_000_000))));
+    let now = broker.expect_delivery();
+    broker.ack(claim("t", "g", "w", &now)).unwrap();
+    broker
+}
+
+#[test]
+fn group_past_two_delayed_messages_gets_each_at_its_time() {
+    let mut broker = past_two_delays();
+    for expected in ["first", "second"] {
+        broker.advance(1_000);
+        let delivery = broker.expect_delivery();
+        assert_eq!(value(&delivery), expected);
+        broker.ack(claim("t", "g", "w", &delivery)).unwrap();
+    }
+}
+
+#[test]
+fn delay_that_ends_while_a_group_has_no_credit_is_not_forgotten() {
+    let mut broker = past_two_delays();
+    broker.advance(1_000);
+    let first = broker.expect_delivery();
+    broker.advance(1_000);
+    assert_eq!(broker.delivered(), [], "no credit");
+    broker.ack(claim("t", "g", "w", &first)).unwrap();
+    assert_eq!(broker.delivered_values(), ["second"]);
+}

@@ -367,3 +367,43 @@ fn rest_of_a_deleted_dead_letter_topic_is_nothing() {
     assert_eq!(redrive_with(&mut broker, RedriveSelection::Rest(rest), 2), Ok(0), "a topic created later");
     assert_eq!(redrive(&mut broker), Ok(1));
 }
+
+#[test]
+fn redrive_by_offset_is_in_the_order_of_offsets() {
+    let mut broker = TestBroker::with_topic(1);
+    for value in ["a", "b", "c"] {
+        dead_letter(&mut broker, "g", value);
+    }
+    let named = RedriveSelection::Offsets([1, 2, 0].map(Offset).into());
+    assert_eq!(redrive_with(&mut broker, named, 10), Ok(3));
+    assert_eq!(broker.stored_values("t"), ["a", "b", "c"]);
+}
+
+#[test]
+fn dead_letter_beyond_a_lowered_limit_of_its_partition_is_refused_as_too_large() {
+    let mut broker = TestBroker::with_topic(1);
+    dead_letter(&mut broker, "g", &"x".repeat(100));
+    broker.config.limits.partition_bytes_max = 99;
+    broker.crash();
+    let refused = broker.refused(redrive);
+    assert_eq!(refused, Refusal::TooLarge { what: "key and value", len: 100, max: 99 });
+}
+
+#[test]
+fn refused_redrive_deletes_an_idle_group_that_fills_the_partition() {
+    let mut broker = TestBroker::with_limits(|limits| {
+        (limits.partition_messages_max, limits.group_idle) = (2, Some(Millis(60_000)));
+    });
+    broker.topic("t", 1);
+    let idle = broker.subscribe_with("t", "idle", "w", |request| request.prefetch = 0);
+    broker.unsubscribe(idle);
+    dead_letter(&mut broker, "g", "a");
+    broker.subscribe_with("t", "g", "w", |request| request.prefetch = 0);
+    broker.produce("t", "b");
+    broker.advance(60_000);
+    assert_eq!(broker.groups("t"), ["g", "idle"]);
+    assert_overloaded(&redrive(&mut broker), Overload::Backlog);
+    broker.advance(1);
+    assert_eq!(broker.groups("t"), ["g"]);
+    assert_eq!(redrive(&mut broker), Ok(1));
+}

@@ -124,3 +124,20 @@ fn router_topic_without_requested_partition_is_ignored() {
     assert_eq!((produced.partition, produced.router), (PartitionId(2), RouterUse::Ignored));
     assert_eq!(stored_in(&mut broker), ("requested".to_owned(), 2));
 }
+
+#[test]
+fn router_uses_of_a_step_are_known_until_it_is_completed() {
+    let mut broker = with_topics();
+    broker.subscribe("requested", "g", "w");
+    broker.produce_with("requested", "v", |_| {});
+    let delivery = broker.expect_delivery();
+    let mut output = request_to(None, None);
+    output.routing = decision(Some("routed"), None);
+    let claim = claim("requested", "g", "w", &delivery);
+    let produce = vec![request_to(None, None), output];
+    let step = driftq_core::command::Complete { claim, result: None, produce, failed: None };
+    let uses = broker.pipeline.broker().router_uses(&step).expect("the step is not completed yet");
+    assert_eq!(uses, [RouterUse::NoDecision, RouterUse::Followed]);
+    broker.send(driftq_core::Command::Complete(Box::new(step.clone()))).unwrap();
+    assert_eq!(broker.pipeline.broker().router_uses(&step), None, "its reply is repeated");
+}

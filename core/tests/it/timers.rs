@@ -191,3 +191,87 @@ fn sleeping_leases_are_not_visited_by_timer() {
     assert_eq!(u64::from(progress.in_flight()), SLEEPING);
     assert!(progress.deliveries().all(|(_, delivery)| delivery.attempts == 1));
 }
+
+#[test]
+fn next_timeout_is_earliest_end_of_an_effects_lease() {
+    let mut broker = TestBroker::new();
+    for (key, lease) in [("long", 5_000), ("short", 700)] {
+        granted(broker.begin_with(&effect(key), |request| request.lease = Some(Millis(lease))));
+    }
+    assert_eq!(broker.next_timeout(), after(700));
+    broker.advance(700);
+    assert_eq!(broker.next_timeout(), after(5_000));
+}
+
+#[test]
+fn effect_that_has_ended_leaves_no_timer_of_its_lease() {
+    type End = fn(&mut TestBroker, LeaseToken);
+    let ends: [End; 3] = [
+        |broker, token| broker.finish(&effect("k"), token, success("1")).unwrap(),
+        |broker, token| broker.finish(&effect("k"), token, retryable_failure("no")).unwrap(),
+        |broker, _| broker.forget(&effect("k")).unwrap(),
+    ];
+    for end in ends {
+        let mut broker = TestBroker::new();
+        let token = granted(broker.begin(&effect("k")));
+        assert_eq!(broker.next_timeout(), after(2_000));
+        end(&mut broker, token);
+        assert_ne!(broker.next_timeout(), after(2_000));
+    }
+}
+
+#[test]
+fn acked_message_leaves_no_timer_of_its_effects_lease() {
+    type End = fn(&mut TestBroker, &driftq_core::reply::Delivery);
+    let ends: [End; 3] = [
+        |broker, delivery| broker.ack(claim("t", "g", "w", delivery)).unwrap(),
+        |broker, delivery| drop(broker.complete(claim("t", "g", "w", delivery), Some("1"), Vec::new()).unwrap()),
+        |broker, _| {
+            let (topic, group, owner) = (topic("t"), group("g"), owner("w"));
+            let (partition, offset) = (PartitionId(0), Offset(0));
+            let request = driftq_core::command::AckCumulative { topic, group, partition, offset, owner };
+            broker.send(Command::AckCumulative(request)).unwrap();
+        },
+    ];
+    for end in ends {
+        let mut broker = TestBroker::with_topic(1);
+        broker.subscribe_with("t", "g", "w", |request| request.lease = Some(Millis(1_000)));
+        broker.try_produce(identified("t", "v", "k")).unwrap();
+        let delivery = broker.expect_delivery();
+        granted(broker.begin_for(&consume_effect("t", "g", "k"), &delivery));
+        broker.extend(claim("t", "g", "w", &delivery), Some(5_000)).unwrap();
+        assert_eq!(broker.next_timeout(), after(2_000), "the lease of the effect");
+        end(&mut broker, &delivery);
+        assert!(broker.next_timeout().is_none_or(|at| at > START.after(Millis(60_000))), "windows alone are left");
+        assert_eq!(broker.pipeline.broker().index_contents().grants, []);
+    }
+}
+
+#[test]
+fn memory_of_what_was_deleted_is_freed_without_another_command() {
+    let mut broker = TestBroker::with_limits(|limits| limits.work.parts_freed_per_call = 10);
+    broker.topic("other", 1);
+    broker.produce_with("other", "late", |request| request.delay = Some(Millis(9_000)));
+    let waiting = |broker: &TestBroker| broker.pipeline.broker().index_contents().deleted;
+    for delete in [
+        |broker: &mut TestBroker| broker.delete_topic("t"),
+        |broker: &mut TestBroker| broker.delete_group("t", "g"),
+        |broker: &mut TestBroker| broker.seek("t", "g", SeekTo::Latest).unwrap(),
+        |broker: &mut TestBroker| {
+            broker.send(Command::Purge(driftq_core::command::Purge { topic: topic("t") })).unwrap();
+        },
+    ] {
+        broker.topic("t", 1);
+        broker.subscribe("t", "g", "w");
+        for number in 0..50 {
+            broker.try_produce(identified("t", "v", &number.to_string())).unwrap();
+        }
+        delete(&mut broker);
+        assert_eq!(waiting(&broker), 0, "all of it is freed when the broker asks for no more calls");
+        assert!(broker.next_timeout().is_none_or(|at| at > broker.now));
+        if broker.topics().contains(&"t".to_owned()) {
+            broker.delete_topic("t");
+        }
+        broker.delivered();
+    }
+}

@@ -125,3 +125,29 @@ fn ended_lease_counts_as_a_failure_and_is_redelivered_at_once() {
     assert_eq!(again.last_error.as_str(), "ack_timeout");
     assert_eq!(broker.pipeline.broker().counters().expired, 1);
 }
+
+#[test]
+fn cumulative_ack_is_refused_beyond_its_limit_and_acks_nothing() {
+    let mut broker = TestBroker::with_limits(|limits| limits.work.acked_per_command = 3);
+    broker.topic("t", 1);
+    broker.subscribe("t", "g", "w");
+    for value in ["a", "b", "c", "d"] {
+        broker.produce("t", value);
+    }
+    let what = "delivered messages at or below the offset";
+    let refused = broker.refused(|broker| broker.send(up_to(3, "w")));
+    assert_eq!(refused, driftq_core::Refusal::TooMany { what, len: 4, max: 3 });
+    broker.send(up_to(2, "w")).unwrap();
+    assert_eq!(broker.progress("t", "g").lag, 1);
+}
+
+#[test]
+fn effect_committed_by_a_cumulative_ack_is_forgotten_with_its_window() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.subscribe("t", "g", "w");
+    broker.try_produce(identified("t", "a", "k")).unwrap();
+    broker.send(up_to(0, "w")).unwrap();
+    assert_eq!(broker.effect_count("default"), 1);
+    broker.advance(30 * 24 * 60 * 60 * 1_000);
+    assert_eq!((broker.effect_count("default"), broker.next_timeout()), (0, None));
+}
