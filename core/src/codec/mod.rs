@@ -27,3 +27,56 @@ pub fn decode_identity(bytes: &[u8]) -> Result<Identity, Malformed> {
     reader.finish()?;
     Ok(identity)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Event, Image, Record, RunImage};
+    use crate::types::{Boot, GroupName, Offset, PartitionId, Position, Scope, Timestamp, TopicId, TopicName};
+
+    #[test]
+    fn identity_round_trips_and_refuses_other_bytes() {
+        let (topic, group) = (TopicName::new("t").unwrap(), GroupName::new("g").unwrap());
+        for scope in [
+            Scope::Tenant,
+            Scope::Rpc { principal: "p".into(), method: "m".into() },
+            Scope::Job { id: "j".into() },
+            Scope::Task { id: "i".into() },
+            Scope::Consume { topic, group },
+        ] {
+            let identity = Identity::new("tenant", scope, "key");
+            let mut bytes = encode_identity(&identity);
+            assert_eq!(decode_identity(&bytes).as_ref(), Ok(&identity));
+            assert!(decode_identity(&bytes[..bytes.len() - 1]).is_err());
+            bytes.push(0);
+            assert!(decode_identity(&bytes).is_err(), "a byte too many");
+        }
+    }
+
+    #[test]
+    fn record_with_a_byte_too_many_is_malformed() {
+        let run = RunImage { start: Position(2), end: Position(3), last_offset: Offset(9) };
+        let image = Image::TrimmedRun { topic: TopicId(1), partition: PartitionId(0), run };
+        for event in [Event::Booted { boot: Boot(3) }, Event::Restored(image)] {
+            let kind = record::kind(&event);
+            let mut bytes = Vec::new();
+            let written = Record { at: Timestamp::default(), event };
+            record::encode(&written, &mut bytes);
+            assert_eq!(record::decode(kind, record::VERSION, &bytes).as_ref(), Ok(&written));
+            bytes.push(0);
+            assert!(record::decode(kind, record::VERSION, &bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn empty_run_in_a_snapshot_is_malformed() {
+        for (end, is_run) in [(1, false), (2, false), (3, true)] {
+            let run = RunImage { start: Position(2), end: Position(end), last_offset: Offset(9) };
+            let event = Event::Restored(Image::TrimmedRun { topic: TopicId(1), partition: PartitionId(0), run });
+            let kind = record::kind(&event);
+            let mut bytes = Vec::new();
+            record::encode(&Record { at: Timestamp::default(), event }, &mut bytes);
+            assert_eq!(record::decode(kind, record::VERSION, &bytes).is_ok(), is_run);
+        }
+    }
+}

@@ -179,6 +179,29 @@ mod tests {
 
     const END: u64 = 40;
 
+    fn counts(runs: &[(u64, u64, u32)]) -> Counts {
+        let mut counts = Counts::default();
+        runs.iter().for_each(|(start, end, count)| counts.set(Position(*start), Position(*end), *count));
+        counts
+    }
+
+    #[test]
+    fn maps_are_equal_if_every_number_is() {
+        let mut lowered = counts(&[(2, 9, 1)]);
+        lowered.set(Position(0), Position(4), 0);
+        assert_eq!(lowered, counts(&[(4, 9, 1)]));
+        for other in [&[][..], &[(4, 9, 2)], &[(4, 8, 1)], &[(3, 9, 1)], &[(4, 9, 1), (12, 13, 1)]] {
+            assert_ne!(lowered, counts(other));
+        }
+    }
+
+    #[test]
+    fn run_of_a_position_ends_where_the_number_changes() {
+        let counts = counts(&[(2, 5, 1), (5, 7, 2)]);
+        let ends = [1, 2, 4, 5, 6, 7].map(|at| counts.end_of_run(Position(at)).map(|end| end.0));
+        assert_eq!(ends, [None, Some(5), Some(5), Some(7), Some(7), None]);
+    }
+
     proptest! {
         #[test]
         fn counts_equal_model(changes in prop::collection::vec((0_u8..4, 0..END, 0..END, 0_u32..4), 0..80)) {

@@ -98,6 +98,7 @@ mod tests {
                 let from = PartitionId(from);
                 let expected = model.range(from..).next().or_else(|| model.first()).copied();
                 prop_assert_eq!(partition_set.next_turn(from), expected);
+                prop_assert!(partition_set.iter().eq(model.iter().copied()));
             }
         }
     }

@@ -133,3 +133,33 @@ pub struct CloseStream {
     /// The consumer.
     pub consumer: ConsumerId,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builder_of_a_subscribe_sets_what_it_names() {
+        let name = |text| (TopicName::new(text).unwrap(), GroupName::new(text).unwrap(), OwnerName::new(text).unwrap());
+        let (topic, group, owner) = name("n");
+        let built = Subscribe::new(topic.clone(), group.clone(), owner.clone())
+            .lease(Millis(7))
+            .prefetch(3)
+            .deliveries_max(5)
+            .start(GroupStart::Latest)
+            .on_disconnect(OnDisconnect::Release)
+            .group_lifetime(GroupLifetime::Ephemeral);
+        let expected = Subscribe {
+            topic,
+            group,
+            owner,
+            lease: Some(Millis(7)),
+            prefetch: 3,
+            deliveries_max: Some(5),
+            start: GroupStart::Latest,
+            on_disconnect: OnDisconnect::Release,
+            group_lifetime: GroupLifetime::Ephemeral,
+        };
+        assert_eq!(built, expected);
+    }
+}

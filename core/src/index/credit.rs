@@ -128,4 +128,38 @@ mod tests {
         credit.set_prefetch(7);
         assert_eq!(credit.limit(), 7);
     }
+
+    #[test]
+    fn reduced_credit_is_not_raised_by_a_new_prefetch() {
+        let mut credit = Credit::new(4);
+        credit.expired(Timestamp(100), LEASE);
+        for prefetch in [2, 9] {
+            credit.set_prefetch(prefetch);
+            assert_eq!(credit.limit(), 1);
+        }
+        credit.acked(Timestamp(110), LEASE);
+        assert_eq!(credit.limit(), 2);
+    }
+
+    #[test]
+    fn stream_that_acks_twice_its_prefetch_per_lease_keeps_its_credit() {
+        let mut credit = Credit::new(400);
+        for _ in 0..800 {
+            credit.acked(Timestamp(150), LEASE);
+        }
+        credit.expired(Timestamp(200), LEASE);
+        assert_eq!(credit.limit(), 400);
+    }
+
+    #[test]
+    fn ack_one_lease_length_ago_does_not_count() {
+        for (expired_at, limit) in [(199, 2), (200, 1)] {
+            let mut credit = Credit::new(9);
+            for at in [100, 150, 160, 170] {
+                credit.acked(Timestamp(at), LEASE);
+            }
+            credit.expired(Timestamp(expired_at), LEASE);
+            assert_eq!(credit.limit(), limit);
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::recording_broker::RecordingBroker;
 use super::test_broker::*;
-use driftq_core::command::{DeleteTopic, Produce};
+use driftq_core::command::{Complete, DeleteTopic, DeliveryClaim, Finish, Produce, StoreCommand, TokenClaim};
 use driftq_core::faults::{Fault, Planted};
 use driftq_core::reply::{Overload, RouterUse};
 use driftq_core::types::*;
@@ -316,4 +316,60 @@ fn deleted_dead_letter_topic_is_recreated_on_demand() {
     with_attempts(&mut broker, "b", 1);
     fail_everything(&mut broker, "g", "no");
     assert_eq!(broker.stored_values("dlq.t"), ["b"]);
+}
+
+#[test]
+fn dead_letters_at_their_limit_of_bytes_refuse_produces() {
+    for (len, is_full) in [(99, false), (100, true)] {
+        let mut broker = TestBroker::with_limits(|limits| limits.partition_bytes_max = 100);
+        broker.topic("t", 1);
+        with_attempts(&mut broker, &"x".repeat(len), 1);
+        fail_everything(&mut broker, "g", "no");
+        let produced = broker.try_produce(Produce::new(topic("t"), "", "v"));
+        match is_full {
+            true => assert_overloaded(&produced, Overload::DeadLetters),
+            false => assert!(produced.is_ok(), "{produced:?}"),
+        }
+    }
+}
+
+#[test]
+fn finished_effect_cannot_dead_letter_a_dead_letter() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.produce_with("t", "a", |request| {
+        request.envelope.retry_policy = Some(policy(1, 0, 0));
+        request.envelope.idempotency_key = Some("k".into());
+    });
+    fail_everything(&mut broker, "g", "no");
+    broker.subscribe("dlq.t", "operators", "w");
+    let delivery = broker.expect_delivery();
+    let identity = consume_effect("dlq.t", "operators", "k");
+    let token = TokenClaim::Shown(granted(broker.begin_for(&identity, &delivery)));
+    let claim = DeliveryClaim {
+        partition: delivery.partition,
+        offset: delivery.offset,
+        token: TokenClaim::Shown(delivery.token),
+    };
+    let (outcome, dead_letter) = (final_failure("no"), Some(claim));
+    let finish = StoreCommand::Finish(Finish { identity, token, outcome, dead_letter });
+    let refused = broker.refused(|broker| broker.send(Command::Store(Box::new(finish))));
+    let why = "a dead letter cannot be dead-lettered again; ack it, or nack it to be retried";
+    assert_eq!(refused, Refusal::Invalid(why));
+}
+
+#[test]
+fn failed_step_with_too_long_an_error_is_refused() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.produce("t", "a");
+    broker.subscribe("t", "g", "w");
+    let delivery = broker.expect_delivery();
+    let max = Limits::production().error_text_bytes_max;
+    let step = |len: usize| {
+        let (claim, failed) = (claim("t", "g", "w", &delivery), Some("x".repeat(len).as_str().into()));
+        Command::Complete(Box::new(Complete { claim, result: None, produce: Vec::new(), failed }))
+    };
+    let refused = broker.refused(|broker| broker.send(step(max + 1)));
+    let (len, max_len) = (max as u64 + 1, max as u64);
+    assert_eq!(refused, Refusal::TooLarge { what: "last_error", len, max: max_len });
+    broker.send(step(max)).unwrap();
 }

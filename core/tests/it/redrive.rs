@@ -407,3 +407,18 @@ fn refused_redrive_deletes_an_idle_group_that_fills_the_partition() {
     assert_eq!(broker.groups("t"), ["g"]);
     assert_eq!(redrive(&mut broker), Ok(1));
 }
+
+#[test]
+fn dead_letter_acked_by_operator_under_retention_is_not_redriven() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.topic_with_retention("dlq.t", Some(1_000_000), None);
+    for value in ["a", "b"] {
+        dead_letter(&mut broker, "g", value);
+    }
+    broker.subscribe("dlq.t", "operators", "w");
+    let acked = broker.delivered().remove(0);
+    broker.ack(claim("dlq.t", "operators", "w", &acked)).unwrap();
+    assert_eq!(broker.stored_values("dlq.t"), ["a", "b"], "it is retained");
+    assert_eq!(redrive(&mut broker), Ok(1));
+    assert_eq!(broker.stored_values("t"), ["b"]);
+}

@@ -57,6 +57,31 @@ fn ack_in_order_raises_floor() {
 }
 
 #[test]
+fn raised_floor_takes_in_what_it_covers_and_keeps_what_is_above() {
+    let mut set = acked([2, 3, 7, 9]);
+    assert_eq!(set.end(), Position(10));
+    set.raise_floor(Position(6), offset_of(5));
+    set.check();
+    assert_eq!((set.floor(), set.floor_offset()), (Position(6), Some(offset_of(5))));
+    assert_eq!((set.run_list(), set.end()), (vec![(7, 8, 73), (9, 10, 93)], Position(10)));
+    set.raise_floor(Position(8), offset_of(7));
+    set.check();
+    assert_eq!((set.floor(), set.run_list()), (Position(8), vec![(9, 10, 93)]));
+    set.raise_floor(Position(3), offset_of(2));
+    assert_eq!(set.floor(), Position(8), "it is never lowered");
+    set.raise_floor(Position(20), offset_of(19));
+    set.check();
+    assert_eq!((set.floor(), set.acked_above(), set.end()), (Position(20), 0, Position(20)));
+}
+
+#[test]
+fn first_acked_position_can_be_the_one_asked_for() {
+    let set = acked([0, 3, 4, 8]);
+    let found = |from| set.first_acked_from(Position(from)).map(|position| position.0);
+    assert_eq!([0, 1, 3, 4, 5, 8, 9].map(found), [Some(0), Some(3), Some(3), Some(4), Some(8), Some(8), None]);
+}
+
+#[test]
 fn ack_above_gap_leaves_floor_until_gap_is_closed() {
     let mut set = acked([0, 2, 3, 4, 7]);
     assert_eq!((set.floor(), set.floor_offset(), set.acked_above()), (Position(1), Some(offset_of(0)), 4));
