@@ -192,3 +192,14 @@ fn deadline_has_no_effect_on_a_dead_letter() {
         assert_eq!(broker.topics(), ["dlq.t", "t"]);
     }
 }
+
+#[test]
+fn deadline_has_no_effect_on_a_message_produced_to_a_dead_letter_topic() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.topic("dlq.t", 1);
+    broker.group("dlq.t", "operators");
+    broker.produce_with("dlq.t", "a", |request| request.envelope.deadline = deadline(START.after(Millis(1_000))));
+    assert!(!broker.pipeline.has_wall_timers());
+    broker.advance(10_000);
+    assert_eq!((broker.progress("dlq.t", "operators").lag, broker.stored_values("dlq.t").len()), (1, 1));
+}

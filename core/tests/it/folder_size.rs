@@ -236,3 +236,122 @@ fn full_broker_that_is_drained_takes_messages_again_within_five_seconds_without_
         broker.try_produce(produce()).expect("the drained broker takes messages again");
     }
 }
+
+#[test]
+fn files_that_were_removed_stay_removed_after_a_power_loss() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    for _ in 0..4 {
+        broker.produce("t", "a");
+        broker.snapshot();
+    }
+    let files = broker.storage.list().unwrap();
+    assert_eq!(files.iter().filter(|info| matches!(info.file, FileId::Snapshot(_))).count(), 2);
+    let mut after = broker.storage.crash();
+    let names = |files: &[driftq_core::log::FileInfo]| files.iter().map(|info| info.file).collect::<Vec<_>>();
+    assert_eq!(names(&after.list().unwrap()), names(&files));
+}
+
+#[test]
+fn log_with_nothing_to_compact_does_not_wait_for_its_rest() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    broker.advance(100);
+    assert_eq!(broker.pipeline.poll_timeout(), None);
+}
+
+#[test]
+fn segments_of_fixed_size_are_compacted_at_rest() {
+    let config = PipelineConfig {
+        segment_bytes: SMALLEST,
+        segment_bytes_min: u64::MAX,
+        snapshot_every_segments: usize::MAX,
+        ..config()
+    };
+    let mut broker = TestBroker::with(config, NoFaults);
+    broker.topic("t", 1);
+    broker.subscribe("t", "g", "w");
+    for _ in 0..100 {
+        pass_message(&mut broker, 1_000);
+    }
+    assert!(segments(&mut broker).len() > 5);
+    broker.advance(5_000);
+    assert_eq!(segments(&mut broker), [SMALLEST; 2]);
+}
+
+#[test]
+fn one_live_message_keeps_the_segments_of_a_log_at_rest_large() {
+    for live in [0, 1] {
+        let mut broker = TestBroker::with(config(), NoFaults);
+        broker.topic("other", 1);
+        broker.topic("t", 2);
+        let consumer = broker.subscribe("t", "g", "w");
+        for _ in 0..1_000 {
+            pass_message(&mut broker, 1_000);
+        }
+        broker.unsubscribe(consumer);
+        for _ in 0..live {
+            broker.produce("t", "live");
+        }
+        broker.advance(60_000);
+        assert!(broker.pipeline.is_at_rest());
+        let largest = segments(&mut broker).into_iter().max();
+        assert_eq!(largest == Some(SEGMENT), live > 0, "{largest:?} with {live} live messages");
+    }
+}
+
+#[test]
+fn record_after_a_deferred_rest_defers_the_next_one_too() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    for _ in 0..500 {
+        broker.produce("t", &"x".repeat(1_000));
+    }
+    // A snapshot of the live messages writes more than it frees.
+    broker.advance(10_000);
+    assert!(!broker.pipeline.is_at_rest());
+    broker.produce("t", "one more");
+    broker.advance(10_000);
+    assert!(!broker.pipeline.is_at_rest());
+    broker.advance(30_000);
+    assert!(broker.pipeline.is_at_rest());
+}
+
+#[test]
+fn full_disk_takes_the_oldest_retained_messages_first_and_all_of_them() {
+    let mut config = PipelineConfig { segment_bytes: SMALLEST, segment_bytes_min: u64::MAX, ..config() };
+    (config.limits.work.reclaims_per_call, config.limits.work.swept_per_record) = (2, 1);
+    let mut broker = TestBroker::with(config, NoFaults);
+    for name in ["younger", "t"] {
+        broker.topic_with_retention(name, Some(3_600_000), None);
+    }
+    broker.subscribe("t", "g", "w");
+    broker.subscribe("younger", "g", "w");
+    (0..5).for_each(|_| pass_message(&mut broker, 10));
+    broker.advance(1_000);
+    for _ in 0..5 {
+        broker.produce("younger", "v");
+        let delivery = broker.expect_delivery();
+        broker.ack(claim("younger", "g", "w", &delivery)).unwrap();
+    }
+    broker.advance(200);
+    let budget = size(&mut broker);
+    broker.storage.set_budget(Some(budget));
+    broker.topic("live", 1);
+    // The next segment cannot be created once this one has taken its place.
+    while broker.pipeline.poll_timeout() != Some(broker.now) {
+        broker.submit(driftq_core::command::Produce::new(topic("live"), "", vec![7; 1_000]).into());
+        broker.pipeline.drive(broker.now, &mut broker.storage);
+    }
+    let retained = |broker: &TestBroker, name| {
+        let topic = broker.pipeline.state().topic_named(&topic(name)).unwrap();
+        topic.partition(PartitionId(0)).unwrap().retained_load().messages
+    };
+    let mut seen = Vec::new();
+    while broker.pipeline.poll_timeout() == Some(broker.now) {
+        broker.pipeline.handle_timeout(broker.now);
+        seen.push((retained(&broker, "t"), retained(&broker, "younger")));
+    }
+    assert_eq!(seen, [(3, 5), (1, 5), (0, 4), (0, 2), (0, 0)]);
+    assert_eq!(broker.pipeline.broker().counters().reclaimed, 10);
+}

@@ -297,11 +297,12 @@ fn ack_in_one_group_keeps_priority_in_another() {
     assert_eq!(broker.delivered_values(), ["urgent", "plain"]);
 }
 
-/// A group that is past two delayed messages, with a prefetch of one.
-fn past_two_delays() -> TestBroker {
+/// A group that is past three delayed messages, with a prefetch of one.
+fn past_three_delays() -> TestBroker {
     let mut broker = TestBroker::with_topic(1);
-    delayed(&mut broker, "first", 1_000);
-    delayed(&mut broker, "second", 2_000);
+    for (value, delay) in [("first", 1_000), ("second", 2_000), ("third", 3_000)] {
+        delayed(&mut broker, value, delay);
+    }
     broker.produce("t", "now");
     broker.subscribe_with("t", "g", "w", |request| (request.prefetch, request.lease) = (1, Some(Millis(1_000_000))));
     let now = broker.expect_delivery();
@@ -310,9 +311,9 @@ fn past_two_delays() -> TestBroker {
 }
 
 #[test]
-fn group_past_two_delayed_messages_gets_each_at_its_time() {
-    let mut broker = past_two_delays();
-    for expected in ["first", "second"] {
+fn group_past_three_delayed_messages_gets_each_at_its_time() {
+    let mut broker = past_three_delays();
+    for expected in ["first", "second", "third"] {
         broker.advance(1_000);
         let delivery = broker.expect_delivery();
         assert_eq!(value(&delivery), expected);
@@ -322,10 +323,10 @@ fn group_past_two_delayed_messages_gets_each_at_its_time() {
 
 #[test]
 fn delay_that_ends_while_a_group_has_no_credit_is_not_forgotten() {
-    let mut broker = past_two_delays();
+    let mut broker = past_three_delays();
     broker.advance(1_000);
     let first = broker.expect_delivery();
-    broker.advance(1_000);
+    broker.advance(2_000);
     assert_eq!(broker.delivered(), [], "no credit");
     broker.ack(claim("t", "g", "w", &first)).unwrap();
     assert_eq!(broker.delivered_values(), ["second"]);

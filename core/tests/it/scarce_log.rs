@@ -272,7 +272,7 @@ fn broker_time_follows_the_syncs() {
 }
 
 /// A broker that fires one timer per call and has delayed messages in `t`: the first for a second, the second for five,
-/// both for a consumer. Two timers of topic `early` are due before them.
+/// both for a consumer. `single` has one of five seconds. Three timers of topic `early` are due before.
 fn with_delays(in_wall_time: bool) -> ScarceBroker {
     let mut broker = ScarceBroker::new(|limits| limits.work.timers_per_call = 1);
     let mut delay = |name: &str, span: u64| {
@@ -288,7 +288,11 @@ fn with_delays(in_wall_time: bool) -> ScarceBroker {
     delay("t", 5_000);
     delay("early", 900);
     delay("early", 901);
-    broker.subscribe("t", |_| {});
+    delay("early", 902);
+    delay("single", 5_000);
+    for name in ["t", "single"] {
+        broker.subscribe(name, |_| {});
+    }
     broker
 }
 
@@ -300,6 +304,7 @@ fn message_whose_delay_is_over_is_not_described_as_delayed_before_its_timer_fire
         // Each call fires one timer, so that from here on one is late.
         broker.now = START.after(Millis(999));
         assert_eq!(broker.delayed_and_blocked("t"), (2, Some(Blocked::NotYetDue)), "late timers of another topic");
+        assert_eq!(broker.delayed_and_blocked("single"), (1, Some(Blocked::NotYetDue)));
         broker.now = START.after(Millis(1_000));
         assert_eq!(broker.delayed_and_blocked("t"), (1, None), "the first is over, and its timer has not fired");
         assert_eq!(broker.deliveries, []);

@@ -439,8 +439,19 @@ fn lack_of_descriptors_is_waited_out_for_snapshots() {
     broker.pipeline.request_snapshot();
     attempt(&mut broker).unwrap();
     assert_eq!((broker.pipeline.failure(), broker.pipeline.snapshots().len()), (None, 0));
+    assert_eq!(broker.pipeline.poll_timeout(), Some(START.after(Millis(1_000))), "the next attempt");
     broker.storage.set_no_descriptor(false);
     broker.advance(1_000);
     attempt(&mut broker).unwrap();
     assert_eq!(broker.pipeline.snapshots().len(), 1, "it is taken once there is a descriptor");
+}
+
+#[test]
+fn refused_appends_are_those_of_the_last_call() {
+    let mut broker = full();
+    let request = Produce::new(topic("t"), "", "x".repeat(200));
+    broker.submit(Command::Produce(Box::new(request)));
+    assert_eq!(broker.pipeline.refused_appends().len(), 1);
+    broker.pipeline.rebase_wall_clock(broker.now).expect("recorded from the reserve");
+    assert_eq!(broker.pipeline.refused_appends().len(), 0);
 }

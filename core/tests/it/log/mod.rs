@@ -4,6 +4,7 @@ mod arbitrary;
 mod crash;
 mod damage;
 mod frame;
+mod listing;
 mod recovery;
 mod snapshot;
 mod storage;
