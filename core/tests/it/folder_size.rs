@@ -335,7 +335,8 @@ fn full_disk_takes_the_oldest_retained_messages_first_and_all_of_them() {
         broker.ack(claim("younger", "g", "w", &delivery)).unwrap();
     }
     broker.advance(200);
-    let budget = size(&mut broker);
+    // Room for a small snapshot, and none for another segment.
+    let budget = size(&mut broker) + SMALLEST - 1;
     broker.storage.set_budget(Some(budget));
     broker.topic("live", 1);
     // The next segment cannot be created once this one has taken its place.
@@ -343,6 +344,7 @@ fn full_disk_takes_the_oldest_retained_messages_first_and_all_of_them() {
         broker.submit(driftq_core::command::Produce::new(topic("live"), "", vec![7; 1_000]).into());
         broker.pipeline.drive(broker.now, &mut broker.storage);
     }
+    assert_eq!(broker.pipeline.snapshots(), [], "they go before a snapshot is written");
     let retained = |broker: &TestBroker, name| {
         let topic = broker.pipeline.state().topic_named(&topic(name)).unwrap();
         topic.partition(PartitionId(0)).unwrap().retained_load().messages
@@ -354,4 +356,6 @@ fn full_disk_takes_the_oldest_retained_messages_first_and_all_of_them() {
     }
     assert_eq!(seen, [(3, 5), (1, 5), (0, 4), (0, 2), (0, 0)]);
     assert_eq!(broker.pipeline.broker().counters().reclaimed, 10);
+    broker.pipeline.drive(broker.now, &mut broker.storage);
+    assert!(!broker.pipeline.snapshots().is_empty());
 }

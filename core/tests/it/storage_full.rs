@@ -5,7 +5,7 @@ use driftq_core::OpenOptions;
 use super::test_broker::*;
 use driftq_core::command::{CreateTopic, OnDisconnect, Pause, Produce, Resume};
 use driftq_core::faults::NoFaults;
-use driftq_core::log::{FileId, MemoryStorage, Storage, StorageFault};
+use driftq_core::log::{FileId, IoOp, MemoryStorage, Storage, StorageFault};
 use driftq_core::pipeline::OpenError;
 use driftq_core::reply::Overload;
 use driftq_core::types::*;
@@ -439,7 +439,6 @@ fn lack_of_descriptors_is_waited_out_for_snapshots() {
     broker.pipeline.request_snapshot();
     attempt(&mut broker).unwrap();
     assert_eq!((broker.pipeline.failure(), broker.pipeline.snapshots().len()), (None, 0));
-    assert_eq!(broker.pipeline.poll_timeout(), Some(START.after(Millis(1_000))), "the next attempt");
     broker.storage.set_no_descriptor(false);
     broker.advance(1_000);
     attempt(&mut broker).unwrap();
@@ -454,4 +453,66 @@ fn refused_appends_are_those_of_the_last_call() {
     assert_eq!(broker.pipeline.refused_appends().len(), 1);
     broker.pipeline.rebase_wall_clock(broker.now).expect("recorded from the reserve");
     assert_eq!(broker.pipeline.refused_appends().len(), 0);
+}
+
+#[test]
+fn snapshot_without_a_descriptor_is_not_retried_at_once() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    broker.pipeline.request_snapshot();
+    let is_draft = |op: &IoOp| matches!(op, IoOp::Create { file: FileId::SnapshotDraft(_), .. });
+    let mut failed = None;
+    while failed.is_none() {
+        let job = broker.pipeline.poll_job(JobClass::Log).or_else(|| broker.pipeline.poll_job(JobClass::Background));
+        let job = job.expect("the snapshot begins");
+        // The next segment is created, and then there is no descriptor for the draft.
+        broker.storage.set_no_descriptor(job.ops().iter().any(is_draft));
+        let result = job.perform(&mut broker.storage);
+        failed = result.clone().err();
+        broker.pipeline.complete(broker.now, job, result);
+    }
+    assert_eq!(failed, Some(StorageFault::NoDescriptor));
+    for class in [JobClass::Log, JobClass::Background] {
+        assert!(broker.pipeline.poll_job(class).is_none(), "no second attempt");
+    }
+    broker.storage.set_no_descriptor(false);
+    broker.advance(999);
+    assert_eq!(broker.pipeline.snapshots().len(), 0);
+    broker.advance(1);
+    assert_eq!(broker.pipeline.snapshots().len(), 1);
+}
+
+/// Whether a snapshot that failed on a full disk is retried as soon as the retained messages are removed, if this many
+/// of a hundred messages are live and the others retained.
+fn is_retried_after_removal(live: usize) -> bool {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic_with_retention("t", Some(3_600_000), None);
+    let consumer = broker.subscribe_with("t", "g", "w", |request| request.lease = Some(Millis(1_000_000)));
+    for _ in live..100 {
+        attempt(&mut broker).unwrap();
+        let delivery = broker.expect_delivery();
+        broker.ack(claim("t", "g", "w", &delivery)).unwrap();
+    }
+    broker.unsubscribe(consumer);
+    (0..live).for_each(|_| attempt(&mut broker).unwrap());
+    // Room neither for a snapshot nor for the segment after the next one.
+    let budget = used(&mut broker);
+    broker.storage.set_budget(Some(budget));
+    broker.pipeline.request_snapshot();
+    broker.pipeline.drive(broker.now, &mut broker.storage);
+    assert_eq!(broker.pipeline.snapshots(), []);
+    broker.storage.set_budget(None);
+    while broker.pipeline.poll_timeout() == Some(broker.now) {
+        broker.pipeline.handle_timeout(broker.now);
+    }
+    let stored = broker.pipeline.state().topic_named(&topic("t")).unwrap().partition(PartitionId(0)).unwrap().kept();
+    assert_eq!(stored.messages, live as u64, "the retained ones are gone");
+    broker.pipeline.drive(broker.now, &mut broker.storage);
+    !broker.pipeline.snapshots().is_empty()
+}
+
+#[test]
+fn failed_snapshot_is_retried_at_once_if_a_quarter_of_the_data_is_gone() {
+    assert!(is_retried_after_removal(70));
+    assert!(!is_retried_after_removal(80), "it waits for ten seconds");
 }

@@ -2,7 +2,7 @@
 
 use super::support::*;
 use driftq_core::log::{
-    FileId, FileInfo, HeaderError, MemoryStorage, Notice, RecoveryError, Storage, StorageFault, WriteAt,
+    FileId, FileInfo, HEADER_BYTES, HeaderError, MemoryStorage, Notice, RecoveryError, Storage, StorageFault, WriteAt,
 };
 
 /// A folder that is listed backwards.
@@ -106,4 +106,13 @@ fn folder_without_segments_is_refused_with_its_newest_snapshot_as_witness() {
         sample.storage.put_file(FileId::SnapshotDraft(lsn), vec![1; 10]);
     }
     assert_eq!(witness(&mut sample.storage), FileId::SnapshotDraft(b));
+}
+
+#[test]
+fn rest_of_a_header_is_zeros() {
+    let writer = LogWriter::new();
+    let bytes = writer.header.encode();
+    assert_eq!(bytes.len(), HEADER_BYTES);
+    let written = bytes.iter().filter(|byte| **byte != 0).count();
+    assert!((20..200).contains(&written), "{written} bytes of the fields are not 0");
 }

@@ -536,7 +536,8 @@ fn failed_sync_during_recovery_refuses_start() {
     writer.record(b"x");
     writer.storage.fail_syncs(1);
     let error = recovered(&mut writer.storage).unwrap_err();
-    assert!(matches!(error, RecoveryError::Storage { doing: "syncing", .. }), "{error}");
+    let RecoveryError::Storage { doing, file, .. } = &error else { panic!("{error}") };
+    assert_eq!((*doing, *file), ("syncing", Some(FileId::Segment(1))));
 }
 
 #[test]
