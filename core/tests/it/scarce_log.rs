@@ -1,5 +1,5 @@
-//! The broker on a log that refuses records or is slow to sync them: it waits without a busy loop, and tells the truth
-//! about what is late.
+//! The broker on a log that refuses records or is slow to sync them: it waits without a busy loop, and describes what
+//! is late as it is.
 
 use driftq_core::broker::{LogFault, LogRefusal, LogSink, SpaceClass};
 use driftq_core::command::{
@@ -342,7 +342,7 @@ fn begin(lease: u64) -> Command {
 }
 
 #[test]
-fn effect_whose_grant_has_not_left_is_granted_to_nobody_else() {
+fn effect_whose_grant_has_not_left_is_not_granted_again() {
     let mut broker = ScarceBroker::new(|_| {});
     let first = broker.submit(begin(1_000));
     broker.now = START.after(Millis(1_500));
