@@ -4,7 +4,7 @@
 //! restart the recorded end counts.
 
 use crate::collections::cow::CowMap;
-use crate::types::{Identity, LeaseToken, Millis, Timestamp};
+use crate::types::{Identity, LeaseToken, Lsn, Millis, Timestamp};
 
 /// The grants of this boot that have not ended.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +22,8 @@ pub(crate) struct Grant {
     pub(crate) lease: Millis,
     /// The end of the lease; `None` until the grant could leave.
     pub(crate) end: Option<Timestamp>,
+    /// The record of the grant or of its last renewal.
+    decided_at: Lsn,
     /// Not after the lease can have ended or its effect can expire in the recorded state.
     check_at: Timestamp,
 }
@@ -38,20 +40,28 @@ pub(crate) enum GrantEnd {
 }
 
 impl Grants {
-    /// An effect was granted or its grant renewed, for `lease`, which ends at `until` in the recorded state. It runs
-    /// from [`Grants::released`].
-    pub(crate) fn granted(&mut self, token: LeaseToken, identity: Identity, lease: Millis, until: Timestamp) {
+    /// An effect was granted or its grant renewed by the record at `decided_at`, for `lease`, which ends at `until` in
+    /// the recorded state. It runs from [`Grants::released`].
+    pub(crate) fn granted(
+        &mut self,
+        token: LeaseToken,
+        identity: Identity,
+        decided_at: Lsn,
+        lease: Millis,
+        until: Timestamp,
+    ) {
         // The lease ends at `until` or later, and its effect expires at its end or later.
-        let grant = Grant { identity, lease, end: None, check_at: until };
+        let grant = Grant { identity, lease, end: None, decided_at, check_at: until };
         if let Some(before) = self.running.insert(token, grant) {
             self.checks.remove(&(before.check_at, token));
         }
         self.checks.insert((until, token), ());
     }
 
-    /// The grant could leave at `now`.
-    pub(crate) fn released(&mut self, token: LeaseToken, now: Timestamp) {
-        if let Some(grant) = self.running.get_mut(&token) {
+    /// The grant or the renewal that was recorded at `decided_at` could leave at `now`. One that was renewed since runs
+    /// from that renewal.
+    pub(crate) fn released(&mut self, token: LeaseToken, decided_at: Lsn, now: Timestamp) {
+        if let Some(grant) = self.running.get_mut(&token).filter(|grant| grant.decided_at == decided_at) {
             grant.end.get_or_insert(now.after(grant.lease));
         }
     }

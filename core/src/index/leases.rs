@@ -99,7 +99,7 @@ impl Leases {
         lease: Millis,
         until: Timestamp,
     ) {
-        self.grants.granted(token, identity, lease, until);
+        self.grants.granted(token, identity, decided_at, lease, until);
         self.unreleased.push_back(Unreleased { decided_at, leased: Leased::Grant(token) });
     }
 
@@ -127,7 +127,7 @@ impl Index {
             let Some(Unreleased { leased, decided_at }) = self.leases.unreleased.pop_front() else { return };
             match leased {
                 Leased::Message(message_ref, lease) => self.release_message(&message_ref, decided_at, now.after(lease)),
-                Leased::Grant(token) => self.leases.grants.released(token, now),
+                Leased::Grant(token) => self.leases.grants.released(token, decided_at, now),
             }
         }
     }
