@@ -23,6 +23,7 @@ mod folder_size;
 mod groups;
 mod leases_and_fencing;
 mod log;
+mod model;
 mod order_priority_delay;
 mod pause;
 mod produce_and_partitions;
