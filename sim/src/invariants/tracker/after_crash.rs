@@ -103,9 +103,8 @@ impl Tracker {
                 if let Some((_, _, delivery)) = dead_lettered_by(store) {
                     self.maybe_acked(pending, delivery.offset);
                 }
-                if let Some(model) = self.effects.get_mut(identity) {
-                    model.mark_unknown();
-                }
+                // Also one without a known grant: the lost reply may be of its first.
+                self.effects.entry(identity.clone()).or_default().mark_unknown();
             }
             Command::Unsubscribe(Unsubscribe { consumer }) => {
                 for seen in self.groups.values_mut().flat_map(|model| model.seen.values_mut()) {
