@@ -264,7 +264,7 @@ Examples:
   driftq-sim mutants --traces sim/regressions")]
 pub(super) struct Mutants {
     /// Number of seeds to kill a bug, from every start
-    #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value = "300", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) seeds: u64,
     /// Number of starts
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u64).range(1..))]

@@ -292,6 +292,12 @@ impl GroupModel {
         self.dead.get(&offset)?.last().copied()
     }
 
+    /// Where the log ended after the call that created the group, which also trims what no retention keeps any more.
+    pub(crate) fn created_by(&self) -> Lsn {
+        let created = self.starts.first().filter(|(before, ..)| before.next() == self.first_seen);
+        created.map_or(self.first_seen, |(_, after, _)| *after)
+    }
+
     pub(crate) fn start(&self) -> StartPoint {
         self.starts.last().map_or(StartPoint::Unknown, |(_, _, start)| *start)
     }
