@@ -12,7 +12,7 @@ mod writer;
 
 use self::job::Purpose;
 pub use self::job::{Job, JobClass};
-use self::maintenance::Maintenance;
+use self::maintenance::{Maintenance, MaintenanceTask};
 pub use self::open::{OpenError, OpenOptions, inspect, inspect_with};
 pub use self::writer::RefusedAppend;
 use self::writer::{NextSegment, Writer};
@@ -274,7 +274,7 @@ impl<F: Faults> Pipeline<F> {
                 if let Err(fault) = self.maintenance.complete(task, result, now.mono, &mut self.log) {
                     self.fail("keeping the log's files", &fault);
                 }
-                if self.closing {
+                if self.closing && task == MaintenanceTask::CreateSegment {
                     // Created after the close, which has left the reserve elsewhere.
                     self.log.trim_next(0);
                 }

@@ -131,6 +131,27 @@ fn closing_log_that_finds_the_disk_full_takes_no_record() {
 }
 
 #[test]
+fn reserve_of_a_closed_log_survives_a_snapshot_that_was_being_written() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    broker.produce("t", "x");
+    broker.pipeline.request_snapshot();
+    let batch = broker.pipeline.poll_job(JobClass::Log).unwrap();
+    let result = batch.perform(&mut broker.storage);
+    broker.pipeline.complete(broker.now, batch, result);
+    let creation = broker.pipeline.poll_job(JobClass::Background).unwrap();
+    let result = creation.perform(&mut broker.storage);
+    broker.pipeline.complete(broker.now, creation, result);
+    let snapshot = broker.pipeline.poll_job(JobClass::Background).unwrap();
+    broker.pipeline.close();
+    let result = snapshot.perform(&mut broker.storage);
+    broker.pipeline.complete(broker.now, snapshot, result);
+    broker.run_until_idle();
+    assert!(broker.pipeline.is_closed());
+    assert_eq!(segments(&mut broker).last(), Some(&config().reserve_bytes));
+}
+
+#[test]
 fn full_segments_are_followed_by_larger_ones() {
     let mut broker = TestBroker::with(config(), NoFaults);
     broker.topic("t", 1);
