@@ -4,7 +4,7 @@
 use driftq_core::log::RecoveryError;
 use driftq_core::pipeline::inspect;
 use driftq_core::record::{Event, Image, Record, RunImage};
-use driftq_core::types::{EffectNamespace, EffectStatus, Identity, Scope, *};
+use driftq_core::types::*;
 
 use super::forged::{snapshot_of, with_log, with_snapshot};
 use super::scenario::{ReadLog, scenario_log, without_snapshots};
@@ -34,6 +34,9 @@ macro_rules! image {
         change!(Event::Restored($pattern) $(if $guard)? => $change)
     };
 }
+
+// After the macros, which it uses.
+mod effects;
 
 fn make(records: &mut [Record], change: Change) {
     assert!(records.iter_mut().any(|record| change(&mut record.event)), "no event matches");
@@ -79,7 +82,7 @@ fn unchanged_scenario_is_accepted() {
 #[test]
 fn snapshot_record_contradicting_others_is_named() {
     use Image::*;
-    let cases: [(&str, Change); 20] = [
+    let cases: [(&str, Change); 21] = [
         (
             "the trimmed floor has no offset",
             image!(Partition { topic: DEAD, trimmed_floor_offset, .. } => *trimmed_floor_offset = None),
@@ -105,6 +108,10 @@ fn snapshot_record_contradicting_others_is_named() {
             image!(Message { topic: AUDIT, position: Position(1), offset, .. } => *offset = Offset(0)),
         ),
         ("offsets do not increase with positions", image!(TrimmedRun { run, .. } => run.last_offset = Offset(0))),
+        (
+            "offsets do not increase with positions",
+            image!(TrimmedRun { topic: STEPS, run, .. } => run.last_offset = Offset(3)),
+        ),
         (
             "a message is older than the one before it, or newer than the last record",
             image!(Message { topic: ORDERS, position: Position(7), produced_at, .. } => *produced_at = Timestamp(5)),
@@ -162,8 +169,9 @@ fn snapshot_record_contradicting_others_is_named() {
 #[test]
 fn snapshot_record_impossible_after_earlier_ones_is_named() {
     use Image::*;
-    let cases: [(&str, Change); 9] = [
+    let cases: [(&str, Change); 12] = [
         ("topic id not assigned yet", image!(Topic { topic: id @ DEAD, .. } => *id = TopicId(99))),
+        ("topic id not assigned yet", image!(Topic { topic: id @ DEAD, .. } => *id = TopicId(8))),
         (
             "trimmed beyond the end of the partition",
             image!(Partition { topic: DEAD, trimmed_floor, .. } => *trimmed_floor = Position(3)),
@@ -177,9 +185,17 @@ fn snapshot_record_impossible_after_earlier_ones_is_named() {
             "message at a trimmed or unassigned position",
             image!(Message { topic: ORDERS, position, .. } => *position = Position(1)),
         ),
+        (
+            "message at a trimmed or unassigned position",
+            image!(Message { topic: AUDIT, position: last @ Position(2), .. } => *last = Position(3)),
+        ),
         ("message acked in more groups than were ever created", image!(Message { acked_in, .. } => *acked_in = 4)),
         ("floor beyond the end of the partition", image!(Floor { topic: AUDIT, floor, .. } => *floor = Position(4))),
         ("acked beyond the end of the partition", image!(AckedRun { run, .. } => run.end = Position(9))),
+        (
+            "run overlaps or touches an earlier run",
+            image!(AckedRun { topic: ORDERS, run, .. } if run.start == Position(4) => run.start = Position(2)),
+        ),
         (
             "delivery state of a message that is not stored or is acked",
             image!(DeliveryState { delivery, .. } => delivery.offset = Offset(2)),
@@ -306,7 +322,7 @@ fn snapshot_records_inconsistent_together_are_named() {
 
 #[test]
 fn log_record_impossible_after_earlier_ones_is_named() {
-    let cases: [(&str, Change); 18] = [
+    let cases: [(&str, Change); 21] = [
         ("boot is not the next", change!(Event::Booted { boot } => *boot = Boot(2))),
         ("topic exists, or its id is not the next", change!(Event::TopicCreated { topic, .. } => topic.0 += 1)),
         ("group exists, or its id is not the next", change!(Event::GroupCreated { group, .. } => group.0 += 1)),
@@ -318,6 +334,15 @@ fn log_record_impossible_after_earlier_ones_is_named() {
         ),
         ("lease token of another boot", change!(Event::Delivered { token, .. } => token.boot = Boot(0))),
         ("no such delivery", change!(Event::Acked { message_ref, .. } => message_ref.position = Position(3))),
+        ("cumulative ack of nothing, or in disorder", change!(Event::CumulativelyAcked { acks, .. } => acks.clear())),
+        (
+            "cumulative ack of nothing, or in disorder",
+            change!(Event::CumulativelyAcked { acks, .. } => acks.swap(0, 1)),
+        ),
+        (
+            "cumulative ack of nothing, or in disorder",
+            change!(Event::CumulativelyAcked { acks, .. } => acks[1] = acks[0]),
+        ),
         ("dead letters of another topic", change!(Event::DeadLettered { dead_topic, .. } => *dead_topic = AUDIT)),
         ("dead letters of another topic", change!(Event::Redriven { topic, .. } => *topic = AUDIT)),
         ("expiry of dedupe entries within their window", change!(Event::DedupeExpired { count, .. } => *count += 1)),
@@ -361,234 +386,16 @@ fn log_record_impossible_after_earlier_ones_is_named() {
         records.insert(at + 1, again);
     });
     assert_eq!(refusal, "record contradicts the state: dedupe key stored twice in its window");
-}
-
-#[test]
-fn effect_snapshot_record_contradicting_others_is_named() {
-    use Image::*;
-    let cases: [(&str, Change); 25] = [
-        ("replay beyond the end of the partition", image!(Replayed { below, .. } => *below = Position(99))),
-        ("replay beyond the end of the partition", image!(Replayed { partition, .. } => *partition = PartitionId(9))),
-        ("counter out of range", image!(Group { skipped, .. } => *skipped = u64::MAX)),
-        (
-            "requested topics of an effect contradict its commit",
-            image!(Effect { effect: driftq_core::types::Effect { details: Some(details), .. }, .. }
-                if !details.committed_topics.is_empty() => details.committed_topics.truncate(1)),
-        ),
-        (
-            "requested topics of an effect contradict its commit",
-            image!(Effect { effect: driftq_core::types::Effect { details: Some(details), .. }, .. }
-            if !details.committed_topics.is_empty() => {
-                let again = details.committed_topics[0].clone();
-                details.committed_topics.push(again);
-            }),
-        ),
-        ("effect without a key", image!(Effect { identity, .. } => *identity = with_key(identity, ""))),
-        (
-            "effect without a grant or an ack",
-            image!(Effect { effect, .. } if effect.token.is_some() => effect.attempt = 0),
-        ),
-        (
-            "effect without a grant or an ack",
-            image!(Effect { effect, .. } if effect.token.is_some() => effect.owner = None),
-        ),
-        (
-            "effect without a grant or an ack",
-            image!(Effect { effect, .. } if effect.token.is_some() => effect.token = None),
-        ),
-        (
-            "effect without a grant or an ack",
-            image!(Effect { effect: driftq_core::types::Effect { token: Some(token), .. }, .. } => token.boot = Boot(9)),
-        ),
-        (
-            "effect without a grant or an ack",
-            image!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => {
-                (effect.token, effect.owner, effect.committed, effect.attempt) = (None, None, true, 1);
-            }),
-        ),
-        (
-            "effect without a grant or an ack",
-            image!(Effect { effect, identity } if effect.status == EffectStatus::FailedFinal
-                && !matches!(identity.scope, Scope::Consume { .. }) =>
-            {
-                (effect.token, effect.owner, effect.committed, effect.attempt) = (None, None, false, 0);
-            }),
-        ),
-        (
-            "effect without a grant or an ack",
-            image!(Effect { effect, identity } if effect.status == EffectStatus::Succeeded
-                && matches!(identity.scope, Scope::Consume { .. }) =>
-            {
-                (effect.token, effect.owner, effect.committed, effect.attempt) = (None, None, false, 0);
-                effect.finished = true;
-            }),
-        ),
-        (
-            "effect whose status contradicts its flags",
-            image!(Effect { effect, .. } if effect.status == EffectStatus::InProgress => effect.finished = true),
-        ),
-        (
-            "effect whose status contradicts its flags",
-            image!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => effect.finished = false),
-        ),
-        (
-            "committed effect outside a consume scope",
-            image!(Effect { identity, effect } if identity.scope == Scope::Tenant => effect.committed = true),
-        ),
-        (
-            "effect of a message that was never stored",
-            image!(Effect { effect: driftq_core::types::Effect { pin: Some(pin), .. }, .. } => pin.position = Position(99)),
-        ),
-        (
-            "effect of a message that was never stored",
-            image!(Effect { identity, effect } if effect.pin.is_some() && !effect.committed => identity.scope = Scope::Tenant),
-        ),
-        ("lease token of a later boot", image!(Completion { token, .. } => token.boot = Boot(9))),
-        ("no such topic", image!(Winner { message, .. } => message.topic = TopicId(99))),
-        ("no such group or partition", image!(Winner { message, .. } => message.group = GroupId(99))),
-        ("no such group or partition", image!(Winner { message, .. } => message.partition = PartitionId(99))),
-        ("offset not assigned yet", image!(Winner { message, .. } => message.offset = Offset(99))),
-        (
-            "winner of a message that is not acked",
-            image!(Winner { message: driftq_core::types::OffsetRef { topic: ORDERS, offset, .. }, .. } => *offset = Offset(0)),
-        ),
-        (
-            "lease token of a later boot",
-            image!(Winner { winner: driftq_core::types::Winner { token: Some(token), .. }, .. } => token.boot = Boot(9)),
-        ),
-    ];
-    for (phrase, change) in cases {
-        let refusal = refusal_of_snapshot(|images| make(images, change));
-        assert_eq!(refusal, format!("record contradicts the state: {phrase}"));
-    }
-    // An effect pinned by a message that does not exist yet.
-    let refusal = refusal_of_snapshot(|images| {
-        let end = |record: &Record| match record.event {
-            Event::Restored(Partition { topic: STEPS, partition, next_position, .. }) => {
-                Some((partition, next_position))
-            }
-            _ => None,
-        };
-        let ends: std::collections::BTreeMap<_, _> = images.iter().filter_map(end).collect();
-        let of_steps = |scope: &Scope| matches!(scope, Scope::Consume { topic, .. } if topic.as_str() == "steps");
-        for record in images {
-            if let Event::Restored(Effect { identity, effect }) = &mut record.event
-                && let Some(pin) = effect.pin.as_mut().filter(|_| of_steps(&identity.scope))
-            {
-                pin.position = ends[&pin.partition];
-            }
-        }
-    });
-    assert_eq!(refusal, "record contradicts the state: effect of a message that was never stored");
-}
-
-#[test]
-fn effect_log_record_impossible_after_earlier_ones_is_named() {
-    let cases: [(&str, Change); 21] = [
-        ("lease token of another boot", change!(Event::EffectBegun(begun) => begun.token.boot = Boot(0))),
-        ("effect without a key", change!(Event::EffectBegun(begun) => begun.identity = with_key(&begun.identity, ""))),
-        ("new effect without a lifetime", change!(Event::EffectBegun(begun) => begun.lifetime = None)),
-        (
-            "effect of a message that was never stored",
-            change!(Event::EffectBegun(begun) if begun.message.is_some() => begun.message = Some((FIRST, Position(99)))),
-        ),
-        (
-            "effect of a message that was never stored",
-            change!(Event::EffectBegun(begun) if begun.message.is_none() => begun.message = Some((FIRST, Position(0)))),
-        ),
-        ("no such effect", change!(Event::EffectFinished { identity, .. } => *identity = with_key(identity, "other"))),
-        (
-            "finish of an effect that has ended",
-            change!(Event::EffectFinished { outcome, .. } => outcome.status = EffectStatus::InProgress),
-        ),
-        ("no such effect", change!(Event::EffectRenewed { identity, .. } => *identity = with_key(identity, "other"))),
-        ("no such effect", change!(Event::EffectForgotten { identity } => *identity = with_key(identity, "other"))),
-        ("expiry of effects within their window", change!(Event::EffectsExpired { count, .. } => *count += 1)),
-        (
-            "no such effect table",
-            change!(Event::EffectsExpired { namespace, .. } => {
-                *namespace = EffectNamespace::Group(TopicName::new("x").expect("a name"), GroupName::new("y").expect("a name"));
-            }),
-        ),
-        (
-            "commit of a message without an idempotency key",
-            change!(Event::Acked { commits, .. } => *commits = Some(Millis(1))),
-        ),
-        ("no such delivery", change!(Event::Completed(step) => step.message_ref.position = Position(0))),
-        ("step completed under a stale lease token", change!(Event::Completed(step) => step.token.counter += 1)),
-        ("offset is not the next", change!(Event::Completed(step) => step.outputs[0].offset.0 += 1)),
-        ("no such partition", change!(Event::Completed(step) => step.outputs[2].partition = PartitionId(2))),
-        (
-            "dedupe window of a message without an idempotency key",
-            change!(Event::Completed(step) => {
-                let stored = step.outputs[0].stored.as_mut().expect("is new");
-                stored.body = driftq_core::Body::pack(&Metadata::default(), b"", b"v");
-            }),
-        ),
-        ("expiry of more completions than are stored", change!(Event::CompletionsExpired { count } => *count += 1)),
-        ("expiry of more winners than are remembered", change!(Event::WinnersExpired { count } => *count += 1)),
-        (
-            "adjustment of another wall clock",
-            change!(Event::WallClockAdjusted(WallAdjustment::Forward { offset }) => *offset = -1),
-        ),
-        (
-            "adjustment of another wall clock",
-            change!(Event::WallClockAdjusted(WallAdjustment::Slew { offset, .. }) => *offset += 1),
-        ),
-    ];
-    for (phrase, change) in cases {
-        let refusal = refusal_of_log(|records| make(records, change));
-        assert_eq!(refusal, format!("record contradicts the state: {phrase}"));
-    }
-    let again = |of: fn(&Event) -> bool| {
-        refusal_of_log(move |records| {
-            let at = records.iter().position(|record| of(&record.event)).expect("no event matches");
-            records.insert(at + 1, records[at].clone());
-        })
-    };
-    let not_newer = "record contradicts the state: grant with a token that is not newer";
-    assert_eq!(again(|event| matches!(event, Event::EffectBegun(_))), not_newer);
-    let ended = "record contradicts the state: finish of an effect that has ended";
-    assert_eq!(again(|event| matches!(event, Event::EffectFinished { .. })), ended);
-    assert_eq!(again(|event| matches!(event, Event::Completed(_))), "record contradicts the state: no such delivery");
-    // An effect that ended, finally or retryably, does not end again.
-    for before in [EffectStatus::Succeeded, EffectStatus::FailedRetryable, EffectStatus::FailedFinal] {
-        for then in [EffectStatus::Succeeded, EffectStatus::FailedRetryable] {
-            let twice = refusal_of_log(|records| {
-                let of = |record: &Record| matches!(&record.event, Event::EffectFinished { .. });
-                let at = records.iter().position(of).expect("one ends");
-                records.insert(at + 1, records[at].clone());
-                for (record, status) in records[at..].iter_mut().zip([before, then]) {
-                    if let Event::EffectFinished { outcome, .. } = &mut record.event {
-                        outcome.status = status;
-                    }
-                }
-            });
-            assert_eq!(twice, ended, "{before:?}, then {then:?}");
-        }
-    }
-    // The end of an effect past its window.
-    let late = refusal_of_log(|records| {
-        let of = |record: &&mut Record| matches!(&record.event, Event::EffectFinished { .. });
-        records.iter_mut().find(of).expect("one ends").at.0 += 365 * 86_400_000;
-    });
-    assert_eq!(late, "record contradicts the state: no such effect");
-    // A grant after the end of the effect.
+    // A skip in two groups, of which one has committed the identity.
     let refusal = refusal_of_log(|records| {
-        let of = |record: &Record| matches!(&record.event, Event::EffectFinished { outcome, .. } if outcome.status == EffectStatus::Succeeded);
-        let at = records.iter().position(of).expect("one succeeds");
-        let Event::EffectFinished { identity, .. } = records[at].event.clone() else { return };
-        let begun = |record: &&Record| matches!(&record.event, Event::EffectBegun(begun) if begun.identity == identity);
-        let mut again = records.iter().find(begun).expect("was begun").clone();
-        if let Event::EffectBegun(begun) = &mut again.event {
-            begun.token.counter += 1_000;
-        }
+        let skips = |record: &&Record| matches!(&record.event, Event::Produced { skipped, .. } if !skipped.is_empty());
+        let mut again = records.iter().find(skips).expect("one is skipped").clone();
+        let Event::Produced { offset, dedupe: Some(dedupe), skipped, .. } = &mut again.event else { return };
+        dedupe.scope.destination = TopicName::new("elsewhere").expect("a name");
+        (*offset, *skipped) = (Offset(7), vec![GroupId(0), GroupId(1)]);
+        let of = |record: &Record| matches!(record.event, Event::GroupCreated { topic: STEPS, group: GroupId(1), .. });
+        let at = records.iter().position(of).expect("a second group is created");
         records.insert(at + 1, again);
     });
-    assert_eq!(refusal, "record contradicts the state: grant of an effect with a final outcome");
-}
-
-/// The same identity with another key.
-fn with_key(identity: &Identity, key: &str) -> Identity {
-    Identity::new(identity.tenant(), identity.scope.clone(), key)
+    assert_eq!(refusal, "record contradicts the state: skip of a message whose identity is not committed");
 }
