@@ -188,6 +188,30 @@ fn effect_is_kept_while_its_message_can_be_redelivered() {
 }
 
 #[test]
+fn effect_granted_again_for_a_delivery_is_kept_while_its_message_is_leased() {
+    for restart in RESTARTS {
+        let mut broker = broker();
+        granted(broker.begin_with(&k(), |request| request.lease = Some(Millis(100))));
+        broker.advance(100);
+        let first = delivered(&mut broker, "v");
+        let token = granted(broker.begin_with(&k(), |request| {
+            let token = TokenClaim::Shown(first.token);
+            request.delivery = Some(DeliveryClaim { partition: first.partition, offset: first.offset, token });
+            request.lifetime = Some(Lifetime::Window(Millis(10)));
+        }));
+        assert_eq!(broker.effect(&k()).unwrap().attempt, 2);
+        broker.finish(&k(), token, success("1")).unwrap();
+        broker.restart_after(restart, 1_000);
+        broker.advance(1);
+        assert_eq!(broker.begin(&k()), Ok(StoreReply::Replay(success("1"))), "its message is not acked");
+        assert_eq!(broker.effect_count("default"), 1);
+        ack(&mut broker, &first);
+        broker.advance(1);
+        assert_eq!((broker.status(&k()), broker.effect_count("default")), (None, 0), "until its message is acked");
+    }
+}
+
+#[test]
 fn effect_of_acked_message_expires_with_its_window() {
     for restart in RESTARTS {
         let mut broker = broker();

@@ -6,7 +6,7 @@ use driftq_core::log::{FileId, HEADER_BYTES, MemoryStorage, RecoveryError, Segme
 use driftq_core::pipeline::OpenError;
 use driftq_core::record::{Event, Image, Record};
 use driftq_core::state::{Contradiction, State};
-use driftq_core::types::{GroupStart, Retention, *};
+use driftq_core::types::{EffectNamespace, GroupStart, Retention, *};
 use driftq_core::{Body, OpenOptions};
 
 /// A storage with one acknowledged message in its only segment, with or without a synced mark behind it.
@@ -164,6 +164,30 @@ fn record_with_number_out_of_sequence_is_contradiction() {
 }
 
 #[test]
+fn purge_beyond_the_end_of_one_partition_is_contradiction() {
+    let purged_to = |ends: [u64; 2]| {
+        let (id, partitions, retention) = (TopicId(0), 2, Retention::default());
+        let created = Event::TopicCreated { topic: id, name: topic("t"), partitions, retention };
+        let (partition, offset, body) = (PartitionId(0), Offset(0), Body::pack(&Metadata::default(), b"", b"v"));
+        let produced = Event::Produced { topic: id, partition, offset, body, dedupe: None, skipped: Vec::new() };
+        let (ends, winner_until) = (ends.map(Position).into(), START);
+        last_applied(vec![created, produced, Event::Purged { topic: id, ends, winner_until }])
+    };
+    assert_eq!(purged_to([1, 0]), Ok(()));
+    for ends in [[1, 1], [1, 99], [2, 0]] {
+        assert_eq!(purged_to(ends), Err(Contradiction("purge beyond the end of the partition")), "{ends:?}");
+    }
+}
+
+#[test]
+fn expiry_of_effects_without_any_is_contradiction() {
+    for count in [0, 1] {
+        let expired = Event::EffectsExpired { namespace: EffectNamespace::Shared, count };
+        assert_eq!(last_applied(vec![expired]), Err(Contradiction("no such effect table")), "{count}");
+    }
+}
+
+#[test]
 fn snapshot_record_with_unreachable_number_is_contradiction() {
     let (clock, boot, next_topic) = (START, Boot(1), TopicId(2));
     let origin =
@@ -245,37 +269,50 @@ fn snapshot_with_group_behind_trimmed_floor_is_inconsistent() {
     }
 }
 
+/// A partition whose only message has this offset and this time.
+fn with_one_message(partition: u32, offset: u64, produced_at: Timestamp) -> [Image; 2] {
+    let (topic, partition, offset) = (TopicId(0), PartitionId(partition), Offset(offset));
+    let account = Image::Partition {
+        topic,
+        partition,
+        next_position: Position(1),
+        last_offset: Some(offset),
+        trimmed_floor: Position(0),
+        trimmed_floor_offset: None,
+    };
+    let message = Image::Message {
+        topic,
+        partition,
+        position: Position(0),
+        offset,
+        produced_at,
+        acked_in: 0,
+        retained: false,
+        visible_to: None,
+        body: Body::pack(&Metadata::default(), b"", b"v"),
+    };
+    [account, message]
+}
+
 #[test]
 fn snapshot_with_offset_in_two_partitions_is_inconsistent() {
     let with_offsets = |offsets: [u64; 3]| {
-        let records = offsets.into_iter().zip(0..).flat_map(|(offset, partition)| {
-            let (topic, partition, offset) = (TopicId(0), PartitionId(partition), Offset(offset));
-            let account = Image::Partition {
-                topic,
-                partition,
-                next_position: Position(1),
-                last_offset: Some(offset),
-                trimmed_floor: Position(0),
-                trimmed_floor_offset: None,
-            };
-            let message = Image::Message {
-                topic,
-                partition,
-                position: Position(0),
-                offset,
-                produced_at: START,
-                acked_in: 0,
-                retained: false,
-                visible_to: None,
-                body: Body::pack(&Metadata::default(), b"", b"v"),
-            };
-            [account, message]
-        });
-        checked(3, records)
+        let partitions = offsets.into_iter().zip(0..);
+        checked(3, partitions.flat_map(|(offset, partition)| with_one_message(partition, offset, START)))
     };
     assert_eq!(with_offsets([2, 0, 1]), Ok(()));
     for offsets in [[0, 1, 1], [1, 0, 1], [1, 1, 0]] {
         let inconsistent = with_offsets(offsets).expect_err("an offset is used twice");
         assert_eq!(inconsistent, "topic t, two partitions store a message with the same offset");
     }
+}
+
+#[test]
+fn snapshot_with_message_of_any_time_up_to_the_last_record_is_consistent() {
+    for produced_at in [Timestamp(0), START] {
+        assert_eq!(checked(1, with_one_message(0, 2, produced_at)), Ok(()));
+    }
+    let inconsistent = checked(1, with_one_message(0, 2, START.after(Millis(1)))).expect_err("is newer");
+    let newer = "topic t, partition 0, a message is older than the one before it, or newer than the last record";
+    assert_eq!(inconsistent, newer);
 }

@@ -319,6 +319,23 @@ fn deleted_dead_letter_topic_is_recreated_on_demand() {
 }
 
 #[test]
+fn topic_refers_to_its_dead_letter_topic_only_while_that_exists() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::with_topic(1);
+        broker.topic("dlq.t", 1);
+        broker.restart(restart);
+        let dead_letters =
+            |broker: &TestBroker, name| broker.pipeline.state().topic_named(&topic(name)).unwrap().dead_letters();
+        assert_eq!(dead_letters(&broker, "t"), Some(TopicId(1)));
+        broker.delete_topic("dlq.t");
+        assert_eq!(dead_letters(&broker, "t"), None);
+        broker.restart(restart);
+        broker.topic("dlq.t", 1);
+        assert_eq!(dead_letters(&broker, "t"), Some(TopicId(2)));
+    }
+}
+
+#[test]
 fn dead_letters_at_their_limit_of_bytes_refuse_produces() {
     for (len, is_full) in [(99, false), (100, true)] {
         let mut broker = TestBroker::with_limits(|limits| limits.partition_bytes_max = 100);

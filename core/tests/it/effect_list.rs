@@ -82,3 +82,21 @@ fn page_ends_when_its_results_are_large() {
     assert!((10..30).contains(&page.effects.len()), "{}", page.effects.len());
     assert!(page.next.is_some());
 }
+
+#[test]
+fn pages_of_one_effect_contain_every_group_of_every_topic() {
+    let mut broker = TestBroker::new();
+    let consumed = |topic_name, group_name| consume_effect(topic_name, group_name, "k");
+    let all = [consumed("a", "y"), consumed("a", "z"), consumed("b", "a"), consumed("b", "z"), consumed("c", "b")];
+    for identity in &all {
+        granted(broker.begin(identity));
+    }
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let page = list(&mut broker, ListEffects { limit: 1, after, ..ListEffects::default() });
+        seen.extend(page.effects.into_iter().map(|(identity, _)| identity));
+        let Some(next) = page.next else { break };
+        after = Some(next);
+    }
+    assert_eq!(seen, all);
+}

@@ -2,8 +2,10 @@
 
 use super::test_broker::*;
 use driftq_core::command::{Claim, Purge, Redrive, RedriveSelection, SeekTo, TokenClaim};
-use driftq_core::types::*;
-use driftq_core::{Command, Refusal, Reply};
+use driftq_core::record::{Event, Record};
+use driftq_core::state::State;
+use driftq_core::types::{GroupStart, Retention, *};
+use driftq_core::{Body, Command, Refusal, Reply};
 
 fn purge(broker: &mut TestBroker, name: &str) -> Result<u64, Refusal> {
     match broker.send(Command::Purge(Purge { topic: topic(name) }))? {
@@ -100,4 +102,55 @@ fn duplicate_of_purged_message_is_still_a_duplicate() {
     let again = broker.try_produce(identified("t", "a", "k")).unwrap();
     assert!(again.duplicate);
     assert_eq!(broker.stored_values("t"), [""; 0]);
+}
+
+/// The state of a topic with three messages that were delivered to one group, and those in `released` given back.
+fn with_three_delivered(released: &[u64]) -> State {
+    let (id, to, partition) = (TopicId(0), GroupId(0), PartitionId(0));
+    let (start, origin, retention) = (GroupStart::Earliest, GroupOrigin::Requested, Retention::default());
+    let at = |position| MessageRef { topic: id, group: to, partition, position: Position(position) };
+    let mut events = vec![
+        Event::Booted { boot: Boot(1) },
+        Event::TopicCreated { topic: id, name: topic("t"), partitions: 1, retention },
+        Event::GroupCreated { topic: id, group: to, name: group("g"), start, origin },
+    ];
+    for number in 0..3 {
+        let (offset, body) = (Offset(number), Body::pack(&Metadata::default(), b"", b"v"));
+        events.push(Event::Produced { topic: id, partition, offset, body, dedupe: None, skipped: Vec::new() });
+        let token = LeaseToken { boot: Boot(1), counter: number };
+        let until = START.after(Millis(2_000));
+        events.push(Event::Delivered { message_ref: at(number), token, owner: owner("w"), until });
+    }
+    events.extend(released.iter().map(|position| Event::Released { message_ref: at(*position) }));
+    let mut state = State::default();
+    events.into_iter().for_each(|event| state.apply(&Record { at: START, event }).unwrap());
+    state
+}
+
+/// The broker purges up to the end of every partition, but a record names the first position that stays.
+#[test]
+fn purge_up_to_a_position_ends_only_the_leases_below_it() {
+    let until = START.after(Millis(60_000));
+    for (released, end, in_flight, waiting, fenced) in [
+        (&[1][..], 2, 1, 0, &[0][..]),
+        (&[], 2, 1, 0, &[0, 1]),
+        (&[], 1, 2, 0, &[0]),
+        (&[2], 1, 1, 1, &[0]),
+        (&[], 3, 0, 0, &[0, 1, 2]),
+        (&[], 0, 3, 0, &[]),
+    ] {
+        let mut state = with_three_delivered(released);
+        let ends = [Position(end)].into();
+        let event = Event::Purged { topic: TopicId(0), ends, winner_until: until };
+        state.apply(&Record { at: START, event }).unwrap();
+        let topic = state.topic(TopicId(0)).unwrap();
+        let progress = topic.group(GroupId(0)).and_then(|group| group.progress(PartitionId(0))).unwrap();
+        assert_eq!((progress.in_flight(), progress.waiting()), (in_flight, waiting), "{released:?} to {end}");
+        assert_eq!(progress.acked().floor(), Position(end));
+        assert_eq!(topic.partition(PartitionId(0)).unwrap().backlog().messages, 3 - end);
+        let winners: Vec<_> = state.winners().entries().map(|(message, winner)| (message.offset.0, *winner)).collect();
+        let expected: Vec<_> = fenced.iter().map(|offset| (*offset, Winner { token: None, until })).collect();
+        assert_eq!(winners, expected, "{released:?} to {end}");
+        assert_eq!(state.check(), Ok(()));
+    }
 }

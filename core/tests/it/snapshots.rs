@@ -4,6 +4,8 @@ use super::test_broker::*;
 use driftq_core::command::{CreateTopic, DeleteTopic, Redrive, RedriveSelection, SeekTo};
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 use driftq_core::log::{FileId, Storage};
+use driftq_core::record::{Event, Record};
+use driftq_core::state::State;
 use driftq_core::types::*;
 use driftq_core::{Command, JobClass, PipelineConfig};
 
@@ -112,6 +114,26 @@ fn broker_restarted_after_every_round_equals_uninterrupted_one() {
         restarted.stored_messages("t", 0).into_iter().chain(restarted.stored_messages("t", 1)).collect::<Vec<_>>(),
         expected
     );
+}
+
+#[test]
+fn state_restored_from_its_own_view_equals_it() {
+    let mut broker = TestBroker::with_topic(1);
+    for value in ["trimmed", "leased", "queued"] {
+        broker.produce("t", value);
+    }
+    broker.subscribe("t", "g", "w");
+    let held = broker.delivered();
+    broker.ack(claim("t", "g", "w", &held[0])).unwrap();
+    broker.nack_with_delay(claim("t", "g", "w", &held[2]), 1_000).unwrap();
+    let state = broker.pipeline.state();
+    let mut restored = State::default();
+    for image in state.view() {
+        restored.apply(&Record { at: Timestamp::default(), event: Event::Restored(image) }).unwrap();
+    }
+    assert_eq!(restored, *state);
+    broker.ack(claim("t", "g", "w", &held[1])).unwrap();
+    assert_ne!(restored, *broker.pipeline.state());
 }
 
 #[test]

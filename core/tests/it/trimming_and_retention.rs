@@ -1,6 +1,8 @@
 //! Trimming and retention: a message acked in every group is trimmed at once, or once its retention ends.
 
 use super::test_broker::*;
+use driftq_core::Command;
+use driftq_core::command::{ChangeRetention, SeekTo};
 use driftq_core::log::{FileId, Storage};
 use driftq_core::types::*;
 
@@ -143,7 +145,7 @@ fn thousands_aging_out_together_are_all_trimmed() {
         broker.produce("t", "v");
     }
     broker.group("t", "g");
-    broker.seek("t", "g", driftq_core::command::SeekTo::Latest).unwrap();
+    broker.seek("t", "g", SeekTo::Latest).unwrap();
     assert_eq!(broker.stored_values("t").len(), 3_000);
     broker.advance(10_000);
     assert_eq!(broker.stored_values("t").len(), 0);
@@ -194,5 +196,119 @@ fn retained_messages_do_not_affect_priority_or_delay() {
         assert_eq!(broker.delivered_values(), ["urgent", "a"]);
         broker.advance(500);
         assert_eq!(broker.delivered_values(), ["late"]);
+    }
+}
+
+/// A broker of which one call expires only one message, when three retained ones have just aged out.
+fn with_three_aged_out() -> TestBroker {
+    let mut broker =
+        TestBroker::with_limits(|limits| (limits.work.timers_per_call, limits.work.swept_per_record) = (1, 1));
+    broker.topic_with_retention("t", Some(10_000), None);
+    for value in ["a", "b", "c"] {
+        broker.produce("t", value);
+    }
+    consume(&mut broker, "g");
+    assert_eq!(broker.stored_values("t"), ["a", "b", "c"]);
+    broker.now = broker.now.after(Millis(10_000));
+    broker
+}
+
+#[test]
+fn messages_that_aged_out_are_gone_for_a_new_group_a_seek_and_after_a_deletion() {
+    let changes: [fn(&mut TestBroker); 3] = [
+        |broker| broker.group("t", "new"),
+        |broker| broker.seek("t", "g", SeekTo::Earliest).unwrap(),
+        |broker| broker.delete_group("t", "g"),
+    ];
+    for restart in RESTARTS {
+        for change in changes {
+            let mut broker = with_three_aged_out();
+            change(&mut broker);
+            assert_eq!(broker.stored_values("t"), [""; 0]);
+            broker.restart(restart);
+            for name in ["g", "new"] {
+                broker.subscribe("t", name, "w");
+            }
+            assert_eq!(broker.delivered_values(), [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn lowered_limit_of_bytes_removes_only_the_oldest_messages() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        broker.topic_with_retention("t", None, Some(30));
+        for value in ["a", "b", "c"] {
+            broker.produce("t", &value.repeat(10));
+        }
+        consume(&mut broker, "g");
+        assert_eq!(broker.stored_values("t").len(), 3);
+        let (name, age, bytes) = (topic("t"), Setting::Unchanged, Setting::Value(20));
+        broker.send(Command::ChangeRetention(ChangeRetention { name, age, bytes })).unwrap();
+        broker.restart(restart);
+        assert_eq!(broker.stored_values("t"), ["b".repeat(10), "c".repeat(10)]);
+    }
+}
+
+#[test]
+fn message_beyond_the_memory_for_retained_ones_removes_only_the_oldest() {
+    let memory = |broker: &TestBroker| {
+        let topic = broker.pipeline.state().topic_named(&topic("t")).unwrap();
+        topic.partition(PartitionId(0)).unwrap().retained_memory()
+    };
+    let mut broker = TestBroker::new();
+    broker.topic_with_retention("t", Some(10_000), None);
+    broker.produce("t", "a");
+    consume(&mut broker, "g");
+    let limit = 3 * memory(&broker);
+
+    let mut broker = TestBroker::with_limits(|limits| limits.retained_bytes_max = limit);
+    broker.topic_with_retention("t", Some(10_000), None);
+    for value in ["a", "b", "c"] {
+        broker.produce("t", value);
+    }
+    consume(&mut broker, "g");
+    assert_eq!((broker.stored_values("t"), memory(&broker)), (vec!["a".into(), "b".into(), "c".into()], limit));
+    broker.produce("t", "d");
+    consume(&mut broker, "g");
+    assert_eq!((broker.stored_values("t"), memory(&broker)), (vec!["b".into(), "c".into(), "d".into()], limit));
+}
+
+#[test]
+fn long_message_replaces_more_short_ones_than_one_ack_removes() {
+    let mut config = small_config();
+    config.segment_bytes = 4 << 20;
+    let mut broker = TestBroker::with(config, driftq_core::faults::NoFaults);
+    broker.topic_with_retention("t", None, Some(1_100));
+    broker.group("t", "g");
+    let long = "x".repeat(1_100);
+    for _ in 0..2 {
+        for _ in 0..1_100 {
+            broker.produce("t", "v");
+        }
+        broker.seek("t", "g", SeekTo::Latest).unwrap();
+        assert_eq!(broker.stored_values("t"), vec!["v"; 1_100]);
+        broker.produce("t", &long);
+        consume(&mut broker, "g");
+        assert_eq!(broker.stored_values("t"), [&*long], "the rest is removed by timers");
+    }
+}
+
+#[test]
+fn deleted_group_leaves_no_more_bytes_than_retained() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        broker.topic_with_retention("t", None, Some(10));
+        for value in ["a", "b", "c", "d"] {
+            broker.produce("t", &value.repeat(10));
+        }
+        broker.group("t", "h");
+        consume(&mut broker, "g");
+        assert_eq!(broker.stored_values("t").len(), 4, "the other group has not acked them");
+        broker.delete_group("t", "h");
+        assert_eq!(broker.stored_values("t"), ["d".repeat(10)]);
+        broker.restart(restart);
+        assert_eq!(broker.stored_values("t"), ["d".repeat(10)]);
     }
 }
