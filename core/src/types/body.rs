@@ -150,3 +150,88 @@ impl std::fmt::Debug for Body {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{
+        DeadLetter, DeadReason, Deadline, Envelope, GroupName, Offset, PartitionId, Priority, RedriveOrigin,
+        RetryPolicy, Routing, Text, Timestamp,
+    };
+
+    fn dead_letter() -> Box<DeadLetter> {
+        Box::new(DeadLetter {
+            original_topic: topic(),
+            original_partition: PartitionId(1),
+            original_offset: Offset(2),
+            group: GroupName::new("g").unwrap(),
+            attempts: 3,
+            last_error: Text::default(),
+            reason: DeadReason::MaxAttempts,
+            routed_at: Timestamp(4),
+            kept: Default::default(),
+        })
+    }
+
+    fn topic() -> TopicName {
+        TopicName::new("t").unwrap()
+    }
+
+    /// Metadata with each field alone, and with all the texts of the envelope.
+    fn metadata_of_every_field() -> Vec<Metadata> {
+        let text = || Some(Text::from("x"));
+        let deadline = Deadline { at: Timestamp(0), text: "0".into() };
+        let texts = Envelope {
+            run_id: text(),
+            step_id: text(),
+            parent_step_id: text(),
+            tenant_id: text(),
+            idempotency_key: text(),
+            ..Envelope::default()
+        };
+        let envelopes = [
+            Envelope { run_id: text(), ..Envelope::default() },
+            Envelope { step_id: text(), ..Envelope::default() },
+            Envelope { parent_step_id: text(), ..Envelope::default() },
+            Envelope { tenant_id: text(), ..Envelope::default() },
+            Envelope { idempotency_key: text(), ..Envelope::default() },
+            Envelope { target_topic: Some(topic()), ..Envelope::default() },
+            Envelope { partition_override: Some(PartitionId(0)), ..Envelope::default() },
+            Envelope { deadline: Some(deadline), ..Envelope::default() },
+            Envelope { retry_policy: Some(RetryPolicy::default()), ..Envelope::default() },
+            Envelope { priority: Priority::new(0), ..Envelope::default() },
+            Envelope { deliver_at: Some(Timestamp(0)), ..Envelope::default() },
+            Envelope { delayed_until: Some(Timestamp(0)), ..Envelope::default() },
+            Envelope { labels: [("a".into(), "b".into())].into(), ..Envelope::default() },
+            texts,
+        ];
+        let redrive = RedriveOrigin { count: 0, dead_letter_offset: Offset(0), original_offset: Offset(0) };
+        let others = [
+            Metadata { routing: Some(Routing::default()), ..Metadata::default() },
+            Metadata { trace: text(), ..Metadata::default() },
+            Metadata { dead_letter: Some(dead_letter()), ..Metadata::default() },
+            Metadata { redrive: Some(redrive), ..Metadata::default() },
+            Metadata { requested: Some(ProduceScope::new(&topic(), None)), ..Metadata::default() },
+        ];
+        let of_envelope = |envelope| Metadata { envelope, ..Metadata::default() };
+        envelopes.map(of_envelope).into_iter().chain(others).collect()
+    }
+
+    #[test]
+    fn every_field_of_the_metadata_is_packed_also_alone() {
+        for meta in metadata_of_every_field() {
+            let body = Body::pack(&meta, b"k", b"v");
+            assert!(body.has_metadata());
+            assert_eq!((body.metadata(), body.key(), body.value()), (meta, &b"k"[..], &b"v"[..]));
+        }
+    }
+
+    #[test]
+    fn message_without_metadata_is_bare() {
+        assert!(Envelope::default().is_empty());
+        let bare = Body::bare(b"k", b"v");
+        assert_eq!(Body::pack(&Metadata::default(), b"k", b"v"), bare);
+        assert!(!bare.has_metadata());
+        assert_eq!(bare.metadata(), Metadata::default());
+    }
+}

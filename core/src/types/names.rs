@@ -189,6 +189,16 @@ mod tests {
     }
 
     #[test]
+    fn name_that_is_not_trimmed_is_refused_from_the_log() {
+        assert!(owner_name("w").is_ok() && group_name("g").is_ok() && topic_name("t").is_ok());
+        for text in ["x ", " x", ""] {
+            assert_eq!(owner_name(text), Err(Malformed("not an owner name")));
+            assert_eq!(group_name(text), Err(Malformed("not a group name")));
+            assert_eq!(topic_name(text), Err(Malformed("not a topic name")));
+        }
+    }
+
+    #[test]
     fn name_is_any_text_without_control_characters() {
         for text in
             ["orders/eu", "my topic", "user@host", "größe", "注文", "a\"b\\c", "%2F", "../a", "a/..", "…", "\u{202e}x"]

@@ -73,3 +73,15 @@ impl fmt::Display for Millis {
         write!(f, "{} ms", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offset_beyond_its_type_is_the_nearest_one() {
+        assert_eq!(Timestamp(0).offset_from(Timestamp::MAX), i64::MIN);
+        assert_eq!(Timestamp::MAX.offset_from(Timestamp(0)), i64::MAX);
+        assert_eq!(Timestamp(3).offset_from(Timestamp(10)), -7);
+    }
+}

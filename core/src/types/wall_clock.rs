@@ -129,10 +129,20 @@ mod tests {
     fn forward_adjustment_never_sets_wall_time_back() {
         let clock = clock(0, 100, 0);
         assert_eq!(clock.adjusted(WallAdjustment::Forward { offset: 89 }, Timestamp(20)), None);
+        let settled = clock.adjusted(WallAdjustment::Forward { offset: 90 }, Timestamp(20));
+        assert_eq!(settled, WallClock::new(Timestamp(20), 90, 90), "a clock that slews can be found right");
         assert_eq!(clock.adjusted(WallAdjustment::Slew { offset: 91, target: 0 }, Timestamp(20)), None);
         assert_eq!(clock.adjusted(WallAdjustment::Slew { offset: 90, target: 90 }, Timestamp(20)), None);
         let rebased = clock.adjusted(WallAdjustment::Rebase { offset: -7 }, Timestamp(20));
         assert_eq!(rebased.map(|clock| clock.wall(Timestamp(30))), Some(Timestamp(23)));
+    }
+
+    #[test]
+    fn clock_whose_wall_time_is_before_the_first_reaches_zero_at_once() {
+        let clock = clock(10, -100, -100);
+        assert_eq!(clock.wall(Timestamp(10)), Timestamp(0));
+        assert_eq!(clock.reaches(Timestamp(0)), Timestamp(10));
+        assert_eq!(clock.reaches(Timestamp(1)), Timestamp(101));
     }
 
     proptest! {

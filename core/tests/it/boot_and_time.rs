@@ -1,6 +1,8 @@
 //! Boot numbers and the clock: every start has its own boot number, and recorded time never goes back.
 
 use super::test_broker::*;
+use driftq_core::OpenOptions;
+use driftq_core::log::{LogId, MemoryStorage};
 use driftq_core::types::*;
 
 #[test]
@@ -102,4 +104,12 @@ fn same_commands_at_same_times_write_same_bytes() {
     let (first, second) = (run(), run());
     assert!(first.1.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() > 5_000);
     assert_eq!(first, second);
+}
+
+#[test]
+fn log_opened_with_limits_has_them() {
+    let (mut storage, limits) = (MemoryStorage::new(), Limits { partitions_max: 3, ..limits() });
+    let options = OpenOptions::new().create(LogId([7; 16])).limits(limits.clone());
+    let (pipeline, _) = options.open(&mut storage, START).unwrap();
+    assert_eq!(*pipeline.broker().limits(), limits);
 }

@@ -1,8 +1,9 @@
 //! How long effects are kept: windows per scope, explicit lifetimes, expiry in bounded calls, and the tenant quota.
 
+use super::consume_effects::{DEDUPE_TTL, ack, deduplicating_broker, delivered, k};
 use super::effects::{DAY, LEASE, with_quota};
 use super::test_broker::*;
-use driftq_core::command::{Lookup, StoreCommand};
+use driftq_core::command::{DeliveryClaim, Lookup, StoreCommand, TokenClaim};
 use driftq_core::faults::NoFaults;
 use driftq_core::reply::{Overload, StoreReply};
 use driftq_core::types::{EffectStatus, Identity, Lifetime, Scope, *};
@@ -76,6 +77,26 @@ fn begin_with_expiry_time_sets_effect_lifetime() {
         assert_eq!(broker.status(&rpc_effect("long")), Some(EffectStatus::InProgress), "never during a running lease");
         broker.finish(&rpc_effect("long"), long, success("1")).unwrap();
         assert_eq!(broker.status(&rpc_effect("long")), None, "its expiry time has passed");
+    }
+}
+
+#[test]
+fn ack_at_the_end_of_its_window_keeps_an_effect_as_long_as_an_ack_alone() {
+    for acked_after in [10, 11] {
+        let mut broker = deduplicating_broker();
+        let first = delivered(&mut broker, "v");
+        let token = granted(broker.begin_with(&k(), |request| {
+            let token = TokenClaim::Shown(first.token);
+            request.delivery = Some(DeliveryClaim { partition: first.partition, offset: first.offset, token });
+            request.lifetime = Some(Lifetime::Window(Millis(10)));
+        }));
+        broker.finish(&k(), token, success("1")).unwrap();
+        broker.advance(acked_after);
+        ack(&mut broker, &first);
+        broker.advance(DEDUPE_TTL - acked_after - 1);
+        assert_eq!(broker.status(&k()), Some(EffectStatus::Succeeded), "acked after {acked_after} ms");
+        broker.advance(1);
+        assert_eq!(broker.status(&k()), None);
     }
 }
 

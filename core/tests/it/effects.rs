@@ -55,6 +55,18 @@ fn begin_of_unknown_effect_is_granted() {
 }
 
 #[test]
+fn effect_is_leased_while_it_is_in_progress_and_its_lease_runs() {
+    let mut broker = TestBroker::new();
+    let token = granted(broker.begin(&effect("k")));
+    let running = broker.effect(&effect("k")).unwrap();
+    assert!(running.is_leased(START.after(Millis(LEASE - 1))));
+    assert!(!running.is_leased(START.after(Millis(LEASE))));
+    broker.finish(&effect("k"), token, success("1")).unwrap();
+    let finished = broker.effect(&effect("k")).unwrap();
+    assert!(START < finished.lease_until && !finished.is_leased(START));
+}
+
+#[test]
 fn begin_with_zero_or_no_lease_gets_default_lease() {
     let mut broker = TestBroker::new();
     for (key, lease) in [("a", None), ("b", Some(Millis(0)))] {
@@ -171,13 +183,14 @@ fn begin_after_final_outcome_replays_it_in_full() {
         let mut broker = TestBroker::new();
         let succeeded = Outcome { response_code: -7, ..success("{\"a\":[1]}") };
         let failed = Outcome { response_code: 404, ..outcome(EffectStatus::FailedFinal, Some("null"), "no such") };
-        for (key, outcome) in [("s", &succeeded), ("f", &failed)] {
+        let coded = Outcome { response_code: 1, ..success("1") };
+        for (key, outcome) in [("s", &succeeded), ("f", &failed), ("c", &coded)] {
             let token = granted(broker.begin(&effect(key)));
             broker.finish(&effect(key), token, outcome.clone()).unwrap();
         }
         broker.restart(restart);
         let digest = broker.digest();
-        for (key, outcome) in [("s", succeeded), ("f", failed)] {
+        for (key, outcome) in [("s", succeeded), ("f", failed), ("c", coded)] {
             assert_eq!(broker.begin(&effect(key)), Ok(StoreReply::Replay(outcome)));
         }
         assert_eq!(broker.digest(), digest, "a replay changes nothing");

@@ -96,6 +96,17 @@ fn acked_messages_are_retained_up_to_topic_bytes() {
 }
 
 #[test]
+fn retention_of_one_byte_keeps_a_message_of_one_byte() {
+    let mut broker = TestBroker::new();
+    broker.topic_with_retention("t", None, Some(1));
+    for value in ["a", "b"] {
+        broker.produce("t", value);
+        consume(&mut broker, "g");
+        assert_eq!(broker.stored_values("t"), [value]);
+    }
+}
+
+#[test]
 fn new_group_receives_retained_messages_with_or_without_restart() {
     let delivered_to_new_group = |restart: Option<Restart>| {
         let mut broker = TestBroker::new();

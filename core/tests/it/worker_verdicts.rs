@@ -1,8 +1,10 @@
 //! What a worker or an operator decides beyond a plain ack or nack: no retry, a cumulative ack, the end of a lease.
 
+use super::recording_broker::RecordingBroker;
 use super::test_broker::*;
 use driftq_core::Command;
 use driftq_core::command::{AckCumulative, ExpireLease, Nack, Retry};
+use driftq_core::record::Event;
 use driftq_core::types::*;
 
 fn never(claim: driftq_core::command::Claim) -> Command {
@@ -71,6 +73,26 @@ fn cumulative_ack_is_one_record() {
     assert_eq!(appended(&broker), before + 1);
     broker.send(up_to(1, "w")).unwrap();
     assert_eq!(appended(&broker), before + 1, "nothing is left to ack");
+}
+
+#[test]
+fn record_of_a_cumulative_ack_combines_one_ack_per_message() {
+    let mut broker = RecordingBroker::new();
+    broker.topic("t", 1);
+    for value in ["a", "b"] {
+        broker.produce_with("t", value, |_| {});
+    }
+    broker.subscribe("t", "g", "w");
+    broker.send(up_to(1, "w")).unwrap();
+    let acked = broker.records.0.last().unwrap().event.parts();
+    let (topic, group, partition) = (TopicId(0), GroupId(0), PartitionId(0));
+    let expected = [0, 1].map(|position| Event::Acked {
+        message_ref: MessageRef { topic, group, partition, position: Position(position) },
+        commits: None,
+        winner_until: None,
+    });
+    assert_eq!(acked, expected);
+    assert_eq!(acked[0].parts(), [], "it is about one message itself");
 }
 
 #[test]

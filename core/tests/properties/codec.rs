@@ -134,3 +134,44 @@ fn dead_letter_group_with_trailing_space_is_refused() {
     let bytes = [16, 10, 1, b't', 0, 0, 1, b'g', 0, 0, 1, 0];
     assert!(metadata::decode(&bytes).is_ok());
 }
+
+/// Asserts that metadata of exactly these bytes is refused, also by a body, and that its first `valid` bytes are not.
+#[track_caller]
+fn assert_refused_after(bytes: &[u8], valid: usize) {
+    for (bytes, is_valid) in [(&bytes[..valid], true), (bytes, false)] {
+        assert_eq!(metadata::decode(bytes).is_ok(), is_valid, "{bytes:?}");
+        assert_eq!(Body::unpack(bytes, bytes.len() as u32, 0).is_ok(), is_valid, "{bytes:?}");
+    }
+}
+
+#[test]
+fn metadata_with_a_repeated_or_misplaced_field_is_refused() {
+    assert_refused_after(&[1, 1, b'a', 1, 1, b'a'], 3);
+    assert_refused_after(&[2, 1, b'a', 1, 1, b'a'], 3);
+    let label = |name: u8| [12, 3, 1, name, 0];
+    assert_refused_after(&[label(b'a'), label(b'a')].concat(), 5);
+    assert_refused_after(&[label(b'b'), label(b'a')].concat(), 5);
+    assert_refused_after(&[label(b'a'), label(b'c'), label(b'b')].concat(), 10);
+    let priority = [10, 1, 5];
+    assert_refused_after(&[&label(b'a')[..], &priority].concat(), 5);
+}
+
+#[test]
+fn metadata_field_with_a_trailing_byte_is_refused() {
+    assert!(metadata::decode(&[10, 1, 5]).is_ok());
+    assert_refused_after(&[10, 2, 5, 0], 0);
+    assert_refused_after(&[7, 2, 1, 0], 0);
+}
+
+#[test]
+fn dead_letter_with_a_repeated_or_misplaced_kept_field_is_refused() {
+    let dead_letter = |kept: &[u8]| {
+        let fields = [&[1, b't', 0, 0, 1, b'g', 0, 0, 1, 0], kept].concat();
+        [&[16, fields.len() as u8], &fields[..]].concat()
+    };
+    let (target, partition) = ([6, 1, b't'], [7, 1, 3]);
+    assert!(metadata::decode(&dead_letter(&[target, partition].concat())).is_ok());
+    assert_refused_after(&dead_letter(&[target, target].concat()), 0);
+    assert_refused_after(&dead_letter(&[partition, target].concat()), 0);
+    assert_refused_after(&dead_letter(&[target, partition, partition].concat()), 0);
+}
