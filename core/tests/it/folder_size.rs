@@ -20,6 +20,11 @@ fn config() -> PipelineConfig {
     }
 }
 
+/// With snapshots on request alone.
+fn without_snapshots() -> PipelineConfig {
+    PipelineConfig { snapshot_every_segments: usize::MAX, rest_after: None, ..config() }
+}
+
 fn segments(broker: &mut TestBroker) -> Vec<u64> {
     let files = broker.storage.list().unwrap();
     files.iter().filter(|info| matches!(info.file, FileId::Segment(_))).map(|info| info.len).collect()
@@ -128,6 +133,7 @@ fn closing_log_that_finds_the_disk_full_takes_no_record() {
     assert_eq!(broker.pipeline.broker().appended(), last);
     broker.run_until_idle();
     assert!(broker.pipeline.is_closed());
+    assert_eq!(broker.pipeline.failure(), None);
 }
 
 #[test]
@@ -379,4 +385,118 @@ fn full_disk_takes_the_oldest_retained_messages_first_and_all_of_them() {
     assert_eq!(broker.pipeline.broker().counters().reclaimed, 10);
     broker.pipeline.drive(broker.now, &mut broker.storage);
     assert!(!broker.pipeline.snapshots().is_empty());
+}
+
+/// A broker that has passed a thousand messages, so that its segments are large.
+fn with_large_segments() -> TestBroker {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    broker.subscribe("t", "g", "w");
+    (0..1_000).for_each(|_| pass_message(&mut broker, 1_000));
+    assert_eq!(segments(&mut broker).into_iter().max(), Some(SEGMENT));
+    broker
+}
+
+#[test]
+fn large_record_ends_the_rest_of_a_log_before_it_is_accepted() {
+    let mut broker = with_large_segments();
+    broker.advance(5_000);
+    assert!(broker.pipeline.is_at_rest());
+    let before = broker.pipeline.snapshots().to_vec();
+    let large = || driftq_core::command::Produce::new(topic("t"), "", vec![7; 100 << 10]);
+    assert_eq!(broker.try_produce(large()).map(drop), Err(overloaded(driftq_core::reply::Overload::Log)));
+    assert!(!broker.pipeline.is_at_rest());
+    assert_eq!(broker.pipeline.snapshots(), before, "the segment for it is not taken back");
+    broker.try_produce(large()).unwrap();
+}
+
+#[test]
+fn large_segments_shrink_at_rest_also_if_a_snapshot_covers_them() {
+    let mut broker = with_large_segments();
+    broker.snapshot();
+    broker.advance(5_000);
+    assert_eq!(segments(&mut broker), [SMALLEST; 2]);
+}
+
+#[test]
+fn larger_segment_that_was_never_created_is_small_after_a_rest() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    broker.subscribe("t", "g", "w");
+    // The first segment is followed by one of the same size, and that by a larger one.
+    broker.storage.set_no_descriptor(true);
+    while broker.storage.bytes(FileId::Segment(2)) == Some(&[]) {
+        pass_message(&mut broker, 1_000);
+    }
+    broker.advance(10_000);
+    broker.storage.set_no_descriptor(false);
+    broker.advance(20_000);
+    assert_eq!(segments(&mut broker), [SMALLEST; 2]);
+}
+
+#[test]
+fn log_whose_closed_segments_exceed_what_is_stored_rests_soon() {
+    let mut broker = with_large_segments();
+    broker.topic("live", 1);
+    broker.produce("live", "v");
+    broker.advance(2_200);
+    assert!(broker.pipeline.is_at_rest());
+}
+
+#[test]
+fn snapshot_is_due_by_the_segments_begun_since_the_last_one() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    broker.snapshot();
+    let first = broker.pipeline.snapshots().to_vec();
+    for _ in 0..3 {
+        broker.crash();
+        assert_eq!(broker.pipeline.snapshots(), first);
+    }
+    broker.crash();
+    assert_eq!(broker.pipeline.snapshots().len(), 2);
+}
+
+#[test]
+fn next_segment_is_as_large_as_the_disk_has_room_for() {
+    let mut broker = TestBroker::with(without_snapshots(), NoFaults);
+    broker.topic("t", 1);
+    let produce = |broker: &mut TestBroker| {
+        broker.produce("t", &"x".repeat(1_000));
+        assert_eq!(broker.pipeline.refused_appends(), []);
+    };
+    while segments(&mut broker).last() != Some(&(128 << 10)) {
+        produce(&mut broker);
+    }
+    // Room for the smallest segment and what must be free beside it.
+    let budget = size(&mut broker) + (30 << 10);
+    broker.storage.set_budget(Some(budget));
+    while segments(&mut broker).last() != Some(&SMALLEST) {
+        produce(&mut broker);
+    }
+    (0..100).for_each(|_| produce(&mut broker));
+}
+
+#[test]
+fn snapshot_ends_no_empty_segment() {
+    let config = PipelineConfig { segment_bytes: SMALLEST, ..without_snapshots() };
+    let mut broker = TestBroker::with(config, NoFaults);
+    broker.topic("t", 1);
+    let newest = |broker: &mut TestBroker| {
+        let files = broker.storage.list().unwrap();
+        files.iter().map(|info| info.file).filter(|file| matches!(file, FileId::Segment(_))).max()
+    };
+    let mut ended_by_marks = 0;
+    for len in (SMALLEST - HEADER_BYTES as u64 - 250..SMALLEST - HEADER_BYTES as u64 - 100).step_by(10) {
+        broker.produce("t", &"x".repeat(len as usize));
+        let before = newest(&mut broker);
+        broker.advance(100);
+        let after = newest(&mut broker);
+        if after > before {
+            ended_by_marks += 1;
+            broker.snapshot();
+            assert_eq!(newest(&mut broker), after);
+        }
+    }
+    assert!(ended_by_marks > 0);
 }

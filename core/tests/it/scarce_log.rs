@@ -8,9 +8,9 @@ use driftq_core::command::{
 };
 use driftq_core::faults::NoFaults;
 use driftq_core::record::{Event, Record};
-use driftq_core::reply::{Blocked, Delivery, StoreReply, TopicInfo};
+use driftq_core::reply::{Blocked, Delivery, Overload, StoreReply, TopicInfo};
 use driftq_core::state::State;
-use driftq_core::types::{Retention, *};
+use driftq_core::types::{Lifetime, Retention, *};
 use driftq_core::{Broker, Command, Output, Refusal, Reply};
 
 use super::test_broker::*;
@@ -337,7 +337,11 @@ fn retry_that_is_due_blocks_no_group_before_its_timer_fires() {
 }
 
 fn begin(lease: u64) -> Command {
-    let request = Begin { lease: Some(Millis(lease)), ..Begin::new(effect("k"), owner("w")) };
+    begin_of("k", lease, None)
+}
+
+fn begin_of(key: &str, lease: u64, lifetime: Option<Lifetime>) -> Command {
+    let request = Begin { lease: Some(Millis(lease)), lifetime, ..Begin::new(effect(key), owner("w")) };
     Command::Store(Box::new(StoreCommand::Begin(request)))
 }
 
@@ -389,4 +393,28 @@ fn last_of_several_unsynced_extensions_decides() {
     broker.wait(4_999);
     assert_eq!(broker.describe("t").groups[0].partitions[0].in_flight, 1);
     assert_eq!(broker.broker.counters().expired, 0);
+}
+
+#[test]
+fn effect_whose_renewal_the_log_refuses_is_not_granted_again() {
+    let mut broker = ScarceBroker::new(|_| {});
+    let window = Some(Lifetime::Window(Millis(1)));
+    for (key, lease) in [("k", 1_000), ("longer", 5_000)] {
+        broker.submit(begin_of(key, lease, window));
+    }
+    // No grant has left, so both leases have yet to begin; in the recorded state the first effect has just expired.
+    broker.log.refuses = |event| matches!(event, Event::EffectRenewed { .. });
+    broker.now = START.after(Millis(1_001));
+    for key in ["k", "longer"] {
+        broker.submit(begin_of(key, 1_000, window));
+    }
+    assert!(broker.broker.is_stalled());
+    broker.sync();
+    let replies: Vec<_> = broker.replies().into_iter().map(|(_, result)| result).collect();
+    assert!(replies[..2].iter().all(|reply| matches!(reply, Ok(Reply::Store(StoreReply::Execute { .. })))));
+    assert_eq!(replies[2], Err(overloaded(Overload::Log)));
+    assert!(matches!(replies[3], Err(Refusal::InProgress { .. })), "{:?}", replies[3]);
+    broker.log.refuses = |_| false;
+    broker.wait(STALL);
+    assert!(matches!(broker.send(begin(1_000)), Err(Refusal::InProgress { .. })), "it is renewed");
 }

@@ -3,7 +3,7 @@
 use super::test_broker::*;
 use driftq_core::command::{CreateTopic, DeleteTopic, Redrive, RedriveSelection, SeekTo};
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
-use driftq_core::log::{FileId, Storage};
+use driftq_core::log::{FileId, IoOp, Storage};
 use driftq_core::record::{Event, Record};
 use driftq_core::state::State;
 use driftq_core::types::*;
@@ -262,6 +262,77 @@ fn snapshot_of_unchanged_state_is_not_repeated() {
     broker.pipeline.request_snapshot();
     broker.run_until_idle();
     assert_eq!(broker.pipeline.snapshots(), before);
+}
+
+#[test]
+fn requested_snapshot_is_taken_once_whatever_is_recorded_meanwhile() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.pipeline.request_snapshot();
+    let batch = broker.pipeline.poll_job(JobClass::Log).expect("the snapshot ends the segment");
+    let result = batch.perform(&mut broker.storage);
+    broker.pipeline.complete(broker.now, batch, result);
+    broker.produce("t", "meanwhile");
+    assert_eq!(broker.pipeline.snapshots().len(), 1);
+    broker.produce("t", "afterwards");
+    assert_eq!(broker.pipeline.snapshots().len(), 1);
+}
+
+#[test]
+fn snapshot_is_due_again_after_as_many_bytes() {
+    let config = PipelineConfig { snapshot_every_bytes: 12 << 10, ..small_config() };
+    let mut broker = TestBroker::with(config, NoFaults);
+    broker.topic("t", 1);
+    let bulk = "x".repeat(1_000);
+    while broker.pipeline.snapshots().is_empty() {
+        broker.produce("t", &bulk);
+    }
+    for _ in 0..7 {
+        broker.produce("t", &bulk);
+        assert_eq!(broker.pipeline.snapshots().len(), 1);
+    }
+    for _ in 0..5 {
+        broker.produce("t", &bulk);
+    }
+    assert_eq!(broker.pipeline.snapshots().len(), 2);
+}
+
+#[test]
+fn log_that_ends_in_a_snapshot_writes_nothing_more() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.produce("t", "v");
+    broker.snapshot();
+    let (taken, files) = (broker.pipeline.snapshots().to_vec(), broker.storage.list().unwrap());
+    let written = |broker: &TestBroker| files.iter().map(|info| broker.storage.bytes(info.file).unwrap().len()).sum();
+    let before: usize = written(&broker);
+    assert_eq!(broker.pipeline.poll_timeout(), None, "the footer of the segment is its mark");
+    broker.advance(1_000);
+    broker.pipeline.request_snapshot();
+    broker.run_until_idle();
+    assert_eq!(broker.pipeline.snapshots(), taken);
+    assert_eq!(written(&broker), before);
+}
+
+#[test]
+fn every_write_carries_the_number_of_its_boot() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.crash();
+    broker.crash();
+    assert_eq!(broker.pipeline.state().boot(), Boot(3));
+    broker.submit(Command::Produce(Box::new(driftq_core::command::Produce::new(topic("t"), "", "v"))));
+    broker.pipeline.request_snapshot();
+    let mut writes = Vec::new();
+    while let Some(job) =
+        broker.pipeline.poll_job(JobClass::Log).or_else(|| broker.pipeline.poll_job(JobClass::Background))
+    {
+        writes.extend(job.ops().iter().filter_map(|op| match op {
+            IoOp::Append { file, at, .. } => Some((matches!(file, FileId::SnapshotDraft(_)), at.epoch)),
+            _ => None,
+        }));
+        let result = job.perform(&mut broker.storage);
+        broker.pipeline.complete(broker.now, job, result);
+    }
+    assert!(writes.contains(&(false, 3)) && writes.contains(&(true, 3)), "{writes:?}");
+    assert!(writes.iter().all(|(_, epoch)| *epoch == 3), "{writes:?}");
 }
 
 #[test]

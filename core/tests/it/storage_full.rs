@@ -3,7 +3,8 @@
 use driftq_core::OpenOptions;
 
 use super::test_broker::*;
-use driftq_core::command::{CreateTopic, OnDisconnect, Pause, Produce, Resume};
+use driftq_core::broker::LogRefusal;
+use driftq_core::command::{Complete, CreateTopic, OnDisconnect, Pause, Produce, Resume};
 use driftq_core::faults::NoFaults;
 use driftq_core::log::{FileId, IoOp, MemoryStorage, Storage, StorageFault};
 use driftq_core::pipeline::OpenError;
@@ -255,15 +256,23 @@ fn segment_never_exceeds_its_size() {
     broker.topic("t", 1);
     let mut accepted = 0;
     // Each record fills a segment; the longest fit in none.
-    for len in SEGMENT - 4_096 - 200..SEGMENT - 4_096 {
+    for len in SEGMENT - 4_096 - 250..SEGMENT - 4_096 {
         match broker.try_produce(Produce::new(topic("t"), "", vec![b'x'; len as usize])) {
             Ok(_) => accepted += 1,
             Err(refusal) => assert_eq!(refusal, Refusal::Invalid("the record would be too long for the log")),
         }
+        // An idle log appends a mark.
+        broker.advance(100);
         let longest = broker.storage.list().unwrap().iter().map(|info| info.len).max();
         assert_eq!(longest, Some(SEGMENT), "after a value of {len} bytes");
+        let mut closing = broker.pipeline.clone();
+        let mut storage = broker.storage.clone();
+        closing.close();
+        closing.drive(broker.now, &mut storage);
+        assert!(closing.is_closed());
+        assert!(storage.list().unwrap().iter().all(|info| info.len <= SEGMENT), "closed after a value of {len} bytes");
     }
-    assert!((50..150).contains(&accepted), "{accepted} were accepted");
+    assert!((50..200).contains(&accepted), "{accepted} were accepted");
     broker.restart(Restart::Crash);
     assert_eq!(broker.stored_values("t").len(), accepted);
 }
@@ -357,6 +366,35 @@ fn broker_starts_on_full_disk_with_smaller_segment() {
     assert_eq!(attempt(&mut broker), Err(Refusal::StorageFull), "the small segment is all reserve");
     let delivery = full.deliveries[0].1.clone();
     broker.ack(claim("t", "g", "w", &delivery)).expect("an ack uses the reserve");
+}
+
+#[test]
+fn start_on_a_full_disk_leaves_half_of_the_space_to_a_snapshot_if_it_can() {
+    let config = PipelineConfig { segment_bytes: 32 << 10, reserve_bytes: 1 << 10, ..config() };
+    // The smallest segment has eight KiB.
+    for (room, first) in [(8 << 10, 8 << 10), (15 << 10, 8 << 10), (16 << 10, 8 << 10), (31 << 10, 8 << 10)] {
+        let mut storage = MemoryStorage::new();
+        storage.set_budget(Some(room));
+        let mut broker = TestBroker::open(storage, config.clone(), START, NoFaults);
+        assert_eq!(used(&mut broker), first, "room for {room} bytes");
+    }
+}
+
+#[test]
+fn record_too_long_for_any_frame_is_refused_without_a_length() {
+    let config = PipelineConfig { segment_bytes: 64 << 20, ..config() };
+    let mut broker = TestBroker::with(config, NoFaults);
+    broker.topic("t", 1);
+    broker.subscribe("t", "g", "w");
+    broker.produce("t", "v");
+    let delivery = broker.expect_delivery();
+    let outputs = vec![Produce::new(topic("t"), "", vec![b'x'; 12 << 20]); 3];
+    let (claim, result, failed) = (claim("t", "g", "w", &delivery), None, None);
+    let ticket = broker.submit(Command::Complete(Box::new(Complete { claim, result, produce: outputs, failed })));
+    let refused: Vec<_> =
+        broker.pipeline.refused_appends().iter().map(|refused| (refused.bytes, refused.refusal)).collect();
+    assert_eq!(refused, [(0, LogRefusal::TooLong)]);
+    assert_eq!(broker.reply(ticket), Some(Err(Refusal::Invalid("the record would be too long for the log"))));
 }
 
 fn is_begun(storage: &MemoryStorage, file: FileId) -> bool {
