@@ -1,10 +1,11 @@
 //! The size of the log's files: bounded by what is live and a constant, whatever happened before.
 
 use super::test_broker::*;
+use driftq_core::command::{Pause, Resume};
 use driftq_core::faults::NoFaults;
 use driftq_core::log::{FileId, HEADER_BYTES, LogId, MemoryStorage, Storage, StorageFault};
 use driftq_core::types::*;
-use driftq_core::{JobClass, OpenOptions, PipelineConfig};
+use driftq_core::{Command, JobClass, OpenOptions, PipelineConfig};
 
 const SEGMENT: u64 = 256 << 10;
 const SMALLEST: u64 = 16 << 10;
@@ -404,8 +405,10 @@ fn large_record_ends_the_rest_of_a_log_before_it_is_accepted() {
     assert!(broker.pipeline.is_at_rest());
     let before = broker.pipeline.snapshots().to_vec();
     let large = || driftq_core::command::Produce::new(topic("t"), "", vec![7; 100 << 10]);
-    assert_eq!(broker.try_produce(large()).map(drop), Err(overloaded(driftq_core::reply::Overload::Log)));
+    let refused = broker.submit(large().into());
     assert!(!broker.pipeline.is_at_rest());
+    broker.run_until_idle();
+    assert_eq!(broker.reply(refused), Some(Err(overloaded(driftq_core::reply::Overload::Log))));
     assert_eq!(broker.pipeline.snapshots(), before, "the segment for it is not taken back");
     broker.try_produce(large()).unwrap();
 }
@@ -430,6 +433,12 @@ fn larger_segment_that_was_never_created_is_small_after_a_rest() {
     }
     broker.advance(10_000);
     broker.storage.set_no_descriptor(false);
+    broker.now = broker.now.after(Millis(1_000));
+    broker.pipeline.handle_timeout(broker.now);
+    let creation = broker.pipeline.poll_job(JobClass::Background).expect("the next segment is created");
+    let result = creation.perform(&mut broker.storage);
+    broker.pipeline.complete(broker.now, creation, result);
+    assert_eq!(segments(&mut broker).last(), Some(&SMALLEST));
     broker.advance(20_000);
     assert_eq!(segments(&mut broker), [SMALLEST; 2]);
 }
@@ -438,7 +447,7 @@ fn larger_segment_that_was_never_created_is_small_after_a_rest() {
 fn log_whose_closed_segments_exceed_what_is_stored_rests_soon() {
     let mut broker = with_large_segments();
     broker.topic("live", 1);
-    broker.produce("live", "v");
+    broker.produce("live", "live");
     broker.advance(2_200);
     assert!(broker.pipeline.is_at_rest());
 }
@@ -499,4 +508,61 @@ fn snapshot_ends_no_empty_segment() {
         }
     }
     assert!(ended_by_marks > 0);
+}
+
+/// Performs all jobs on a disk that has room for a small snapshot at any time, but for no segment.
+fn drive_on_full_disk(broker: &mut TestBroker) {
+    for _ in 0..1_000 {
+        let budget = size(broker) + (10 << 10);
+        broker.storage.set_budget(Some(budget));
+        let job = broker.pipeline.poll_job(JobClass::Log).or_else(|| broker.pipeline.poll_job(JobClass::Background));
+        let Some(job) = job else { return broker.collect() };
+        let result = job.perform(&mut broker.storage);
+        broker.pipeline.complete(broker.now, job, result);
+    }
+    panic!("there is always another job");
+}
+
+/// A broker whose last segment is large and full, on a disk without room for another one.
+fn with_full_segment() -> TestBroker {
+    let mut broker = TestBroker::with(PipelineConfig { segment_bytes: 2 * SMALLEST, ..config() }, NoFaults);
+    broker.topic("t", 1);
+    broker.subscribe("t", "g", "w");
+    (0..100).for_each(|_| pass_message(&mut broker, 1_000));
+    let (topic, group) = (topic("t"), group("g"));
+    for number in 0..2_000 {
+        let ticket = broker.submit(match number % 2 {
+            0 => Command::Pause(Pause { topic: topic.clone(), group: group.clone() }),
+            _ => Command::Resume(Resume { topic: topic.clone(), group: group.clone() }),
+        });
+        drive_on_full_disk(&mut broker);
+        match broker.reply(ticket).expect("a reply") {
+            Ok(_) => {}
+            Err(refusal) => {
+                assert_eq!(refusal, driftq_core::Refusal::StorageFull);
+                return broker;
+            }
+        }
+    }
+    panic!("the segment is never full");
+}
+
+#[test]
+fn snapshots_of_a_full_log_at_rest_leave_room_for_its_footer() {
+    let mut broker = with_full_segment();
+    let before = broker.pipeline.snapshots().last().copied();
+    for _ in 0..60 {
+        broker.now = broker.now.after(Millis(1_000));
+        broker.pipeline.handle_timeout(broker.now);
+        drive_on_full_disk(&mut broker);
+    }
+    assert!(broker.pipeline.is_at_rest());
+    assert!(broker.pipeline.snapshots().last().copied() > before);
+    broker.pipeline.close();
+    drive_on_full_disk(&mut broker);
+    assert_eq!(broker.pipeline.failure(), None);
+    assert!(segments(&mut broker).iter().all(|len| *len <= 2 * SMALLEST), "{:?}", segments(&mut broker));
+    broker.storage.set_budget(None);
+    broker.crash();
+    assert!(broker.recovered.clean);
 }
