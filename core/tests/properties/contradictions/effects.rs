@@ -259,6 +259,6 @@ fn with_key(identity: &Identity, key: &str) -> Identity {
 /// The same identity in a group that does not exist.
 fn of_none(identity: &Identity) -> Identity {
     let Scope::Consume { topic, .. } = &identity.scope else { panic!("an effect of a group") };
-    let group = GroupName::new("nobody").expect("a name");
+    let group = GroupName::new("missing").expect("a name");
     Identity::new(identity.tenant(), Scope::Consume { topic: topic.clone(), group }, identity.key())
 }
