@@ -130,7 +130,7 @@ mod tests {
         let clock = clock(0, 100, 0);
         assert_eq!(clock.adjusted(WallAdjustment::Forward { offset: 89 }, Timestamp(20)), None);
         let settled = clock.adjusted(WallAdjustment::Forward { offset: 90 }, Timestamp(20));
-        assert_eq!(settled, WallClock::new(Timestamp(20), 90, 90), "a clock that slews can be found right");
+        assert_eq!(settled, WallClock::new(Timestamp(20), 90, 90), "a slewing clock may prove right");
         assert_eq!(clock.adjusted(WallAdjustment::Slew { offset: 91, target: 0 }, Timestamp(20)), None);
         assert_eq!(clock.adjusted(WallAdjustment::Slew { offset: 90, target: 90 }, Timestamp(20)), None);
         let rebased = clock.adjusted(WallAdjustment::Rebase { offset: -7 }, Timestamp(20));

@@ -72,7 +72,7 @@ pub(super) fn produced_is_accounted_for(
     let is_before_start = model.starts.is_empty() || model.starts.iter().any(|(_, _, start)| is_before(*start));
     let at = (known.partition, known.position);
     let is_delivered = model.could_see.contains_key(&at) || model.seen_before_seek.contains(&at);
-    let was_trimmed_before = known.trimmed_at.is_some_and(|trimmed_at| trimmed_at <= model.created_by());
+    let was_trimmed_before = known.trimmed_at.is_some_and(|trimmed_at| trimmed_at <= model.created_through());
     let is_passed = known.is_removed()
         || was_trimmed_before
         || is_before_start

@@ -293,7 +293,7 @@ impl GroupModel {
     }
 
     /// Where the log ended after the call that created the group, which also trims what no retention keeps any more.
-    pub(crate) fn created_by(&self) -> Lsn {
+    pub(crate) fn created_through(&self) -> Lsn {
         let created = self.starts.first().filter(|(before, ..)| before.next() == self.first_seen);
         created.map_or(self.first_seen, |(_, after, _)| *after)
     }
