@@ -8,9 +8,12 @@ use syn::spanned::Spanned;
 use syn::token::Paren;
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Arm, BinOp, Block, Expr, ExprBinary, ExprBlock, ExprIf, ExprLit, ExprMethodCall, ExprParen, ImplItemFn, Item,
-    ItemFn, Lit, Pat, ReturnType, Signature, Stmt, Token, TraitItemFn, Type, UnOp, parse_quote,
+    Arm, BinOp, Block, Expr, ExprBinary, ExprBlock, ExprIf, ExprLit, ExprMethodCall, ExprParen, ExprStruct, ImplItemFn,
+    Item, ItemFn, Lit, Pat, ReturnType, Signature, Stmt, Token, TraitItemFn, Type, UnOp, parse_quote,
 };
+
+use crate::listed::{Kind, Listed};
+use crate::operators::{self, other_method, others};
 
 /// One mutant.
 pub(crate) struct Mutant {
@@ -19,19 +22,38 @@ pub(crate) struct Mutant {
     pub(crate) change: String,
 }
 
+/// What does not compile.
+#[derive(Default)]
+pub(crate) struct LeftOut {
+    /// Mutants.
+    pub(crate) ids: BTreeSet<u32>,
+    /// Functions that constants call, with the type: without a switch, for a switch is read at run time.
+    pub(crate) constant: BTreeSet<String>,
+}
+
 /// Plants the mutants of all files, with ids that do not depend on which of them are left out.
 pub(crate) struct Planter<'a> {
     file: String,
     function: String,
     next: u32,
-    left_out: &'a BTreeSet<u32>,
+    left_out: &'a LeftOut,
     planted: Vec<Mutant>,
+    listed: &'a mut Listed,
+    /// In what is printed, and in what constants may call: the mutants of the list alone.
+    listed_only: bool,
+    /// Those of the list whose operator, in the source, does not keep its operands.
+    regrouped: BTreeSet<u32>,
+    /// The type of the `impl` and `::`.
+    of: String,
 }
 
 impl<'a> Planter<'a> {
     /// Numbers mutants from 1, and leaves out those that do not compile.
-    pub(crate) fn new(left_out: &'a BTreeSet<u32>) -> Self {
-        Self { file: String::new(), function: String::new(), next: 1, left_out, planted: Vec::new() }
+    pub(crate) fn new(left_out: &'a LeftOut, listed: &'a mut Listed) -> Self {
+        let (file, function) = (String::new(), String::new());
+        let (planted, regrouped, of) = (Vec::new(), BTreeSet::new(), String::new());
+        listed.forget_planted();
+        Self { file, function, next: 1, left_out, planted, listed, listed_only: false, regrouped, of }
     }
 
     /// Returns the source of `file` with its mutants.
@@ -49,9 +71,16 @@ impl<'a> Planter<'a> {
 
     /// The id of the next mutant, unless it is left out.
     fn id(&mut self, at: Span, change: impl FnOnce() -> String) -> Option<u32> {
+        if self.listed_only {
+            return None;
+        }
         let id = self.next;
         self.next += 1;
-        if self.left_out.contains(&id) {
+        self.with_id(id, at, change)
+    }
+
+    fn with_id(&mut self, id: u32, at: Span, change: impl FnOnce() -> String) -> Option<u32> {
+        if self.left_out.ids.contains(&id) {
             return None;
         }
         let place = format!("{}:{} {}", self.file, at.start().line, self.function);
@@ -59,18 +88,34 @@ impl<'a> Planter<'a> {
         Some(id)
     }
 
+    /// The mutants of the list that are here.
+    fn listed(&self, at: Span, kind: Kind) -> Vec<(u32, String)> {
+        self.listed.at(&self.file, at, kind)
+    }
+
+    /// The id of a mutant of the list, unless it is left out.
+    fn listed_id(&mut self, listed: u32, at: Span, change: impl FnOnce() -> String) -> Option<u32> {
+        self.listed.planted(listed, listed);
+        self.with_id(listed, at, change)
+    }
+
+    /// The next mutant of this tool's own kinds is the one of the list.
+    fn is_next(&mut self, listed: u32) {
+        if !self.listed_only {
+            self.listed.planted(listed, self.next);
+        }
+    }
+
     /// Wraps an expression: with the mutant on, it is `alternative`.
     fn wrap(&mut self, expr: &mut Expr, at: Span, alternative: &Expr, change: String) {
-        if let Some(id) = self.id(at, || change) {
-            // Put together from parts: tokens alone lose what binds first.
-            let original = std::mem::replace(expr, parse_quote!(()));
-            let mut branch: ExprIf = parse_quote!(if crate::mutant::on(#id) {} else {});
-            branch.then_branch.stmts.push(Stmt::Expr(alternative.clone(), None));
-            let block = Block { brace_token: branch.then_branch.brace_token, stmts: vec![Stmt::Expr(original, None)] };
-            let otherwise = Expr::Block(ExprBlock { attrs: Vec::new(), label: None, block });
-            branch.else_branch = Some((<Token![else]>::default(), Box::new(otherwise)));
-            *expr = parenthesized(Expr::If(branch));
-        }
+        let id = self.id(at, || change);
+        wrap(expr, id, alternative);
+    }
+
+    /// Wraps an expression with a mutant of the list.
+    fn wrap_listed(&mut self, listed: u32, expr: &mut Expr, at: Span, alternative: &Expr, change: String) {
+        let id = self.listed_id(listed, at, || change);
+        wrap(expr, id, alternative);
     }
 
     /// Negates a condition.
@@ -85,19 +130,71 @@ impl<'a> Planter<'a> {
 
     fn function(&mut self, signature: &Signature, block: &mut Block) {
         let before = std::mem::replace(&mut self.function, signature.ident.to_string());
+        let listed = block.stmts.first().map(|first| self.listed(first.span(), Kind::Result)).unwrap_or_default();
+        let has_return = block.to_token_stream().to_string().contains("return");
         visit_mut::visit_block_mut(self, block);
-        for value in results(&signature.output) {
-            let change = format!("returns {}", brief(&value));
-            let is_same = matches!(&block.stmts[..], [Stmt::Expr(only, None)] if brief(only) == brief(&value));
+        let own = if self.listed_only { Vec::new() } else { results(&signature.output) };
+        let mut equal = BTreeSet::new();
+        for value in &own {
+            let change = format!("returns {}", brief(value));
+            let is_same = matches!(&block.stmts[..], [Stmt::Expr(only, None)] if brief(only) == brief(value));
             if block.stmts.is_empty() || is_same {
                 continue;
+            }
+            if let Some((listed, _)) = listed.iter().find(|(_, replacement)| is_value(replacement, value)) {
+                self.is_next(*listed);
+                equal.insert(*listed);
             }
             if let Some(id) = self.id(signature.span(), || change) {
                 block.stmts.insert(0, parse_quote!(if crate::mutant::on(#id) { return #value; }));
             }
         }
+        let is_opaque = signature.output.to_token_stream().to_string().contains("impl Iterator");
+        for (listed, replacement) in listed {
+            let Ok(value) = syn::parse_str::<Expr>(&replacement) else { continue };
+            if equal.contains(&listed) || (is_opaque && has_return) {
+                continue;
+            }
+            let Some(id) = self.listed_id(listed, signature.span(), || format!("returns {replacement}")) else {
+                continue;
+            };
+            match block.stmts.last_mut() {
+                // A second type is not possible there: what the function returns is emptied, and added to.
+                Some(Stmt::Expr(last, None)) if is_opaque => {
+                    let emptied: Expr = parse_quote!((#last).filter(move |_| !crate::mutant::on(#id)));
+                    *last = match &value {
+                        Expr::Call(once) if !once.args.is_empty() => {
+                            let one = &once.args[0];
+                            parse_quote!(#emptied.chain(crate::mutant::on(#id).then(|| #one)))
+                        }
+                        _ => emptied,
+                    };
+                }
+                _ => block.stmts.insert(0, parse_quote!(if crate::mutant::on(#id) { return #value; })),
+            }
+        }
         self.function = before;
     }
+
+    /// A function that constants may call loses its `const`, and has the mutants of the list.
+    fn constant(&mut self, signature: &mut Signature, block: &mut Block) {
+        if !self.left_out.constant.contains(&format!("{}{}", self.of, signature.ident)) {
+            signature.constness = None;
+            self.listed_only(|planter| planter.function(&signature.clone(), block));
+        }
+    }
+
+    fn listed_only(&mut self, plant: impl FnOnce(&mut Self)) {
+        let before = std::mem::replace(&mut self.listed_only, true);
+        plant(self);
+        self.listed_only = before;
+    }
+}
+
+/// Whether a replacement of the list is this value.
+fn is_value(replacement: &str, value: &Expr) -> bool {
+    let value = brief(value).replace(' ', "");
+    replacement == value || (replacement == "vec![]" && value == "Vec::new()")
 }
 
 /// Values that a function of this type may return without doing anything.
@@ -115,55 +212,6 @@ fn results(output: &ReturnType) -> Vec<Expr> {
     }
 }
 
-/// The other operators that a mutant uses in the place of `op`.
-fn others(op: &BinOp) -> Vec<BinOp> {
-    match op {
-        BinOp::Lt(_) => vec![parse_quote!(<=), parse_quote!(>)],
-        BinOp::Le(_) => vec![parse_quote!(<), parse_quote!(>)],
-        BinOp::Gt(_) => vec![parse_quote!(>=), parse_quote!(<)],
-        BinOp::Ge(_) => vec![parse_quote!(>), parse_quote!(<)],
-        BinOp::Eq(_) => vec![parse_quote!(!=)],
-        BinOp::Ne(_) => vec![parse_quote!(==)],
-        BinOp::And(_) => vec![parse_quote!(||)],
-        BinOp::Or(_) => vec![parse_quote!(&&)],
-        BinOp::Add(_) => vec![parse_quote!(-)],
-        BinOp::Sub(_) | BinOp::Mul(_) => vec![parse_quote!(+)],
-        BinOp::Div(_) => vec![parse_quote!(*)],
-        BinOp::Rem(_) => vec![parse_quote!(/)],
-        BinOp::BitAnd(_) => vec![parse_quote!(|)],
-        BinOp::BitOr(_) => vec![parse_quote!(&)],
-        BinOp::Shl(_) => vec![parse_quote!(>>)],
-        BinOp::Shr(_) => vec![parse_quote!(<<)],
-        BinOp::AddAssign(_) => vec![parse_quote!(-=)],
-        BinOp::SubAssign(_) => vec![parse_quote!(+=)],
-        BinOp::BitOrAssign(_) => vec![parse_quote!(&=)],
-        _ => Vec::new(),
-    }
-}
-
-/// The other method that a mutant calls in the place of this one.
-fn other_method(name: &str) -> Option<&'static str> {
-    Some(match name {
-        "min" => "max",
-        "max" => "min",
-        "is_some" => "is_none",
-        "is_none" => "is_some",
-        "first" => "last",
-        "last" => "first",
-        "any" => "all",
-        "all" => "any",
-        "front" => "back",
-        "back" => "front",
-        "pop_front" => "pop_back",
-        "first_key_value" => "last_key_value",
-        "last_key_value" => "first_key_value",
-        "pop_first" => "pop_last",
-        "saturating_sub" => "saturating_add",
-        "saturating_add" => "saturating_sub",
-        _ => return None,
-    })
-}
-
 /// Whether a condition contains `let`, and so cannot be wrapped.
 fn has_let(expr: &Expr) -> bool {
     match expr {
@@ -172,6 +220,25 @@ fn has_let(expr: &Expr) -> bool {
         Expr::Paren(paren) => has_let(&paren.expr),
         _ => false,
     }
+}
+
+/// With the mutant on, an expression is `alternative`.
+fn wrap(expr: &mut Expr, id: Option<u32>, alternative: &Expr) {
+    if let Some(id) = id {
+        // Put together from parts: tokens alone lose what binds first.
+        let original = std::mem::replace(expr, parse_quote!(()));
+        let mut branch: ExprIf = parse_quote!(if crate::mutant::on(#id) {} else {});
+        branch.then_branch.stmts.push(Stmt::Expr(alternative.clone(), None));
+        let block = Block { brace_token: branch.then_branch.brace_token, stmts: vec![Stmt::Expr(original, None)] };
+        let otherwise = Expr::Block(ExprBlock { attrs: Vec::new(), label: None, block });
+        branch.else_branch = Some((<Token![else]>::default(), Box::new(otherwise)));
+        *expr = parenthesized(Expr::If(branch));
+    }
+}
+
+/// Whether a pattern gives a name to anything, where `None` would be a pattern of its own.
+fn is_name(pattern: &Pat) -> bool {
+    matches!(pattern, Pat::Ident(name) if name.ident.to_string().starts_with(char::is_lowercase))
 }
 
 fn binary(left: Expr, op: BinOp, right: Expr) -> Expr {
@@ -200,24 +267,38 @@ impl VisitMut for Planter<'_> {
             Item::Const(_) | Item::Static(_) | Item::Enum(_) | Item::Struct(_) | Item::Macro(_) => {}
             Item::Mod(module) if is_for_tests(&module.attrs) => {}
             Item::Fn(ItemFn { attrs, sig, block, .. }) => {
-                if !is_for_tests(attrs) && sig.constness.is_none() {
-                    self.function(&sig.clone(), block);
+                if !is_for_tests(attrs) {
+                    match sig.constness {
+                        Some(_) => self.constant(sig, block),
+                        None => self.function(&sig.clone(), block),
+                    }
                 }
             }
             Item::Impl(implementation) => {
+                let of_type = match &*implementation.self_ty {
+                    Type::Path(path) => path.path.segments.last().map(|last| format!("{}::", last.ident)),
+                    _ => None,
+                };
+                let before = std::mem::replace(&mut self.of, of_type.unwrap_or_default());
                 let of = implementation.trait_.as_ref().map(|(_, path, _)| path.to_token_stream().to_string());
                 // What errors say, and how values are printed, is not the state machine's.
-                if !of.is_some_and(|of| of.contains("Debug") || of.contains("Display")) {
+                if of.is_some_and(|of| of.contains("Debug") || of.contains("Display")) {
+                    self.listed_only(|planter| visit_mut::visit_item_impl_mut(planter, implementation));
+                } else {
                     visit_mut::visit_item_impl_mut(self, implementation);
                 }
+                self.of = before;
             }
             _ => visit_mut::visit_item_mut(self, item),
         }
     }
 
     fn visit_impl_item_fn_mut(&mut self, ImplItemFn { attrs, sig, block, .. }: &mut ImplItemFn) {
-        if !is_for_tests(attrs) && sig.constness.is_none() {
-            self.function(&sig.clone(), block);
+        if !is_for_tests(attrs) {
+            match sig.constness {
+                Some(_) => self.constant(sig, block),
+                None => self.function(&sig.clone(), block),
+            }
         }
     }
 
@@ -261,12 +342,53 @@ impl VisitMut for Planter<'_> {
     }
 
     fn visit_arm_mut(&mut self, arm: &mut Arm) {
+        let at = arm.span();
         self.visit_expr_mut(&mut arm.body);
         if let Some((_, guard)) = &mut arm.guard {
             let at = guard.span();
-            if !has_let(guard) {
-                self.visit_expr_mut(guard);
-                self.negate(guard, at, "not the guard");
+            if has_let(guard) {
+                return;
+            }
+            let plain = brief(guard);
+            self.visit_expr_mut(guard);
+            self.negate(guard, at, "not the guard");
+            for (listed, value) in self.listed(at, Kind::Guard) {
+                if let Some(id) = self.listed_id(listed, at, || format!("{value} for the guard {plain}")) {
+                    let original = parenthesized(std::mem::replace(guard, parse_quote!(())));
+                    **guard = match value.as_str() {
+                        "true" => binary(parse_quote!(crate::mutant::on(#id)), parse_quote!(||), original),
+                        _ => binary(parse_quote!(!crate::mutant::on(#id)), parse_quote!(&&), original),
+                    };
+                }
+            }
+        }
+        // Without an arm for all that remains, the others would have to name it.
+        let is_last_resort = arm.guard.is_none() && is_name(&arm.pat);
+        for (listed, _) in self.listed(at, Kind::Arm).into_iter().filter(|_| !is_last_resort) {
+            let change = format!("without the arm {}", brief(&arm.pat));
+            if let Some(id) = self.listed_id(listed, at, || change) {
+                let is_off: Expr = parse_quote!(!crate::mutant::on(#id));
+                arm.guard = Some(match arm.guard.take() {
+                    Some((token, guard)) => (token, Box::new(binary(is_off, parse_quote!(&&), parenthesized(*guard)))),
+                    None => (<Token![if]>::default(), Box::new(is_off)),
+                });
+            }
+        }
+    }
+
+    fn visit_expr_struct_mut(&mut self, literal: &mut ExprStruct) {
+        visit_mut::visit_expr_struct_mut(self, literal);
+        let (Some(base), of) = (&literal.rest, &literal.path) else { return };
+        for field in &mut literal.fields {
+            let (at, name) = (field.span(), &field.member);
+            for (listed, _) in self.listed(at, Kind::Field) {
+                let change = format!("without the field {} of {}", brief(name), brief(of));
+                let alternative: Expr = match &**base {
+                    Expr::Path(base) => parse_quote!(#base.#name),
+                    base => parse_quote!({ let base: #of = #base; base.#name }),
+                };
+                field.colon_token = Some(<Token![:]>::default());
+                self.wrap_listed(listed, &mut field.expr, at, &alternative, change);
             }
         }
     }
@@ -299,26 +421,50 @@ impl VisitMut for Planter<'_> {
 
     fn visit_expr_mut(&mut self, expr: &mut Expr) {
         let at = expr.span();
+        let regrouped = self.regroup(expr);
         match expr {
             Expr::Binary(binary) if has_let(&Expr::Binary(binary.clone())) => self.visit_chain(expr),
             Expr::Binary(ExprBinary { left, op, right, .. }) => {
                 let (plain_left, plain_right, of) = (left.clone(), right.clone(), *op);
+                let listed = self.listed(op.span(), Kind::Operator);
                 let is_assignment = matches!(op, BinOp::AddAssign(_) | BinOp::SubAssign(_) | BinOp::BitOrAssign(_));
                 if !is_assignment {
                     self.visit_expr_mut(left);
                 }
                 self.visit_expr_mut(right);
-                for other in others(&of) {
-                    let alternative = binary(Expr::clone(&plain_left), other, Expr::clone(&plain_right));
-                    let change = format!("{} for {} in {}", brief(&other), brief(&of), brief(&alternative));
+                let with = |other| binary(Expr::clone(&plain_left), other, Expr::clone(&plain_right));
+                let own = if self.listed_only { Vec::new() } else { others(&of) };
+                for other in &own {
+                    let alternative = with(*other);
+                    let change = format!("{} for {} in {}", brief(other), brief(&of), brief(&alternative));
+                    let equal = listed.iter().find(|(_, replacement)| *replacement == brief(other));
+                    if let Some((listed, _)) = equal.filter(|(listed, _)| !self.regrouped.contains(listed)) {
+                        self.is_next(*listed);
+                    }
                     self.wrap(expr, at, &alternative, change);
                 }
+                for (listed, replacement) in listed {
+                    let Ok(other) = syn::parse_str::<BinOp>(&replacement) else { continue };
+                    if own.iter().all(|own| brief(own) != replacement) && !self.regrouped.contains(&listed) {
+                        let alternative = with(other);
+                        let change = format!("{replacement} for {} in {}", brief(&of), brief(&alternative));
+                        self.wrap_listed(listed, expr, at, &alternative, change);
+                    }
+                }
             }
-            Expr::Unary(unary) if matches!(unary.op, UnOp::Not(_)) => {
-                let plain = unary.expr.clone();
+            Expr::Unary(unary) if matches!(unary.op, UnOp::Not(_) | UnOp::Neg(_)) => {
+                let (plain, of) = (unary.expr.clone(), unary.op);
+                let listed = self.listed(of.span(), Kind::Unary);
                 self.visit_expr_mut(&mut unary.expr);
-                let change = format!("{} without !", brief(&plain));
-                self.wrap(expr, at, &plain, change);
+                let change = format!("{} without {}", brief(&plain), brief(&of));
+                if matches!(of, UnOp::Not(_)) && !self.listed_only {
+                    for (listed, _) in listed {
+                        self.is_next(listed);
+                    }
+                    self.wrap(expr, at, &plain, change);
+                } else if let [(listed, _)] = listed[..] {
+                    self.wrap_listed(listed, expr, at, &plain, change);
+                }
             }
             Expr::MethodCall(call) => {
                 let plain = ExprMethodCall::clone(call);
@@ -362,10 +508,30 @@ impl VisitMut for Planter<'_> {
             Expr::Macro(_) => {}
             _ => visit_mut::visit_expr_mut(self, expr),
         }
+        for (listed, alternative, change) in regrouped {
+            self.wrap_listed(listed, expr, at, &alternative, change);
+        }
     }
 }
 
 impl Planter<'_> {
+    /// The mutants of the list among the operators of an expression that do not keep their operands.
+    fn regroup(&mut self, expr: &Expr) -> Vec<(u32, Expr, String)> {
+        let operators = if has_let(expr) { Vec::new() } else { operators::of(expr) };
+        let mut regrouped = Vec::new();
+        for op in operators {
+            for (listed, replacement) in self.listed(op.span(), Kind::Operator) {
+                if let Some(alternative) = operators::regrouped(expr, op.span(), &replacement)
+                    && self.regrouped.insert(listed)
+                {
+                    let change = format!("{replacement} for {} in {}", brief(&op), brief(&alternative));
+                    regrouped.push((listed, alternative, change));
+                }
+            }
+        }
+        regrouped
+    }
+
     /// A chain of conditions with `let`: its operators stay, its conditions are visited.
     fn visit_chain(&mut self, expr: &mut Expr) {
         match expr {
