@@ -32,7 +32,24 @@ pub fn decode_identity(bytes: &[u8]) -> Result<Identity, Malformed> {
 mod tests {
     use super::*;
     use crate::record::{Event, Image, Record, RunImage};
-    use crate::types::{Boot, GroupName, Offset, PartitionId, Position, Scope, Timestamp, TopicId, TopicName};
+    use crate::types::{
+        Boot, GroupName, Offset, PartitionId, Position, ProduceScope, Scope, Timestamp, TopicId, TopicName,
+    };
+    use crate::wire::put_bytes;
+
+    #[test]
+    fn scope_has_one_form() {
+        let read = |topic: &[u8], destination: &[u8]| {
+            let mut bytes = Vec::new();
+            put_bytes(&mut bytes, topic);
+            put_bytes(&mut bytes, destination);
+            fields::scope(&mut Reader::new(&bytes))
+        };
+        let (topic, other) = (TopicName::new("t").unwrap(), TopicName::new("u").unwrap());
+        assert_eq!(read(b"t", b""), Ok(ProduceScope::new(&topic, None)));
+        assert_eq!(read(b"t", b"u"), Ok(ProduceScope::new(&topic, Some(&other))));
+        assert_eq!(read(b"t", b"t"), Err(Malformed("destination is the requested topic")));
+    }
 
     #[test]
     fn identity_round_trips_and_refuses_other_bytes() {

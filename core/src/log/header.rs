@@ -150,3 +150,18 @@ pub(super) fn all_zero(bytes: &[u8]) -> bool {
     chunks.all(|chunk| chunk.iter().fold(0, |sum, byte| sum | byte) == 0)
         && chunks.remainder().iter().all(|byte| *byte == 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_from_which_counting_could_overflow_is_refused() {
+        let magic = *b"a header";
+        let block = BlockWriter::new(magic, LogId([7; 16])).u64(NUMBER_MAX).u64(NUMBER_MAX + 1).u64(u64::MAX);
+        let (bytes, _) = block.seal();
+        let mut reader = BlockReader::new(&bytes, magic).unwrap();
+        assert_eq!(reader.count(), Ok(1 << 62));
+        assert_eq!([reader.count(), reader.count()], [Err(HeaderError::Contradiction); 2]);
+    }
+}

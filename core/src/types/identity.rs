@@ -287,6 +287,11 @@ mod tests {
         let long = Identity::new(&"t".repeat(200), Scope::Tenant, &"k".repeat(200));
         assert_eq!((long.tenant(), long.key()), (&*"t".repeat(200), &*"k".repeat(200)));
         assert_eq!((identities[1].tenant(), identities[1].key()), ("tk", ""));
+        let (topic, group) = (TopicName::new("t").unwrap(), GroupName::new("g").unwrap());
+        for (tenant, key) in [("tenant", "key"), (&*"t".repeat(200), "k")] {
+            let consumed = Identity::consumed(topic.clone(), group.clone(), IdentityKey::new(tenant, key));
+            assert_eq!((consumed.tenant(), consumed.key()), (tenant, key));
+        }
         let mut keys: Vec<_> = identities.iter().map(Identity::packed).collect();
         keys.sort();
         keys.dedup();

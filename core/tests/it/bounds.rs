@@ -1,4 +1,4 @@
-//! Bounds of times: leases are held between two limits, delays beyond a limit are refused.
+//! Bounds: leases are held between two limits, delays beyond a limit are refused; the limits of both profiles.
 
 use super::test_broker::*;
 use driftq_core::Refusal;
@@ -126,4 +126,70 @@ fn profiles_differ_in_lease_default_and_minimum() {
     let (half_a_day, month) = (Millis(12 * 3_600_000), Millis(30 * 86_400_000));
     assert_eq!(of(Limits::production()), [Millis(30_000), Millis(100), half_a_day, month]);
     assert_eq!(of(Limits::spec()), [Millis(2_000), Millis(1), half_a_day, month]);
+}
+
+#[test]
+fn production_limits_are_those_of_the_documentation() {
+    let (hour, day) = (3_600_000, 86_400_000);
+    let limits = Limits {
+        in_flight_max: 1_000,
+        partition_messages_max: 1_000_000,
+        partition_bytes_max: 1_073_741_824,
+        lease_default: Millis(30_000),
+        lease_min: Millis(100),
+        lease_max: Millis(hour * 12),
+        delay_max: Millis(day * 30),
+        dedupe_ttl: Millis(600_000),
+        dedupe_keys_max: 4_000_000,
+        key_bytes_max: 65_536,
+        message_bytes_max: 16_777_216,
+        idempotency_key_bytes_max: 255,
+        id_bytes_max: 255,
+        metadata_bytes_max: 65_536,
+        error_text_bytes_max: 4_096,
+        result_bytes_max: 65_536,
+        effect_ttl: Millis(day),
+        job_ttl: Millis(day * 7),
+        effects_max: 4_000_000,
+        completion_ttl: Millis(600_000),
+        completions_max: 1_000_000,
+        outputs_max: 1_000,
+        adaptive_credit: true,
+        partitions_max: 1_024,
+        topics_max: 100_000,
+        groups_max: 100_000,
+        consumers_max: 1_000_000,
+        retention_age: Some(Millis(day)),
+        retention_bytes: Some(268_435_456),
+        retained_bytes_max: 268_435_456,
+        group_idle: Some(Millis(hour)),
+        group_idle_max: Millis(day * 30),
+        retry_after: Millis(1_000),
+        work: WorkLimits { bytes_per_page: 1_048_576, ..WorkLimits::production() },
+    };
+    assert_eq!(Limits::production(), limits);
+    let spec = Limits {
+        in_flight_max: 2,
+        partition_messages_max: 2,
+        partition_bytes_max: 20,
+        adaptive_credit: false,
+        lease_default: Millis(2_000),
+        lease_min: Millis(1),
+        retention_age: None,
+        retention_bytes: None,
+        group_idle: None,
+        ..limits
+    };
+    assert_eq!(Limits::spec(), spec);
+}
+
+#[test]
+fn limits_beyond_their_ceilings_are_lowered_to_them() {
+    let broker = TestBroker::with_limits(|limits| {
+        (limits.message_bytes_max, limits.error_text_bytes_max) = (usize::MAX, usize::MAX);
+        (limits.result_bytes_max, limits.partitions_max) = (usize::MAX, u32::MAX);
+    });
+    let limits = broker.pipeline.broker().limits();
+    assert_eq!((limits.message_bytes_max, limits.error_text_bytes_max), (25_165_824, 1_048_576));
+    assert_eq!((limits.result_bytes_max, limits.partitions_max), (4_194_304, 65_536));
 }

@@ -1,7 +1,7 @@
 //! Broker time and wall time: durations follow the monotonic clock, absolute times the wall clock as it is now.
 
 use super::test_broker::*;
-use driftq_core::command::{Extend, SeekTo};
+use driftq_core::command::{DeleteGroup, ExpireLease, Extend, SeekTo};
 use driftq_core::types::*;
 use driftq_core::{Command, Refusal};
 
@@ -99,6 +99,7 @@ fn offset_survives_a_restart_and_time_spent_stopped_counts() {
         assert_eq!(pipeline.broker().now(), START.after(Millis(60_000)));
         assert_eq!(pipeline.broker().wall(), now.wall);
         assert_eq!(pipeline.broker().time_at(Timestamp(1_007)), START.after(Millis(61_000)));
+        assert_eq!(pipeline.broker().mono_at(START.after(Millis(61_000))), Timestamp(1_007));
     }
 }
 
@@ -159,4 +160,25 @@ fn rebased_wall_time_is_the_wall_clock_at_that_moment() {
     broker.now = broker.now.after(Millis(1_000));
     wake(&mut broker, -60_000);
     assert_eq!(wall(&broker), START.after(Millis(1_000)));
+}
+
+#[test]
+fn delivery_withdrawn_while_its_delay_runs_again_waits_for_the_end() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.group("t", "g");
+    broker.group("t", "other");
+    broker.produce_with("t", "a", |request| request.envelope.deliver_at = Some(START.after(Millis(1_000))));
+    broker.advance(1_000);
+    // Nothing is synced in between, so the delivery cannot have left.
+    broker.submit(Command::Subscribe(subscribe("t", "g", "w")));
+    let now = Now { mono: broker.now, wall: START };
+    broker.pipeline.rebase_wall_clock(now).expect("recorded");
+    let delete = DeleteGroup { topic: topic("t"), group: group("other") };
+    broker.pipeline.handle(now, Command::DeleteGroup(delete));
+    let (topic, group, partition) = (topic("t"), group("g"), PartitionId(0));
+    broker.pipeline.handle(now, Command::ExpireLease(ExpireLease { topic, group, partition, offset: Offset(0) }));
+    wake(&mut broker, -1_000);
+    assert_eq!(broker.delivered_values(), [""; 0]);
+    broker.advance(1_000);
+    assert_eq!(broker.delivered_values(), ["a"]);
 }

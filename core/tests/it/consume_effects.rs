@@ -272,6 +272,8 @@ fn unpinned_effect_past_its_window_is_dropped_at_once() {
     broker.finish(&k(), token, success("1")).unwrap();
     broker.advance(1_000);
     assert_eq!(broker.effect_count("default"), 1, "its window is over, its message is not acked");
+    let look_at = broker.effect(&k()).and_then(|effect| effect.pin).map(|pin| pin.look_at);
+    assert_eq!(look_at, Some(START.after(Millis(10 + 600_000))), "it is looked at again in ten minutes");
     nack(&mut broker, &first);
     assert_eq!(broker.dead_letters("t").len(), 1);
     broker.advance(1);

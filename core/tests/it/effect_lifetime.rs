@@ -3,8 +3,9 @@
 use super::consume_effects::{DEDUPE_TTL, ack, deduplicating_broker, delivered, k};
 use super::effects::{DAY, LEASE, with_quota};
 use super::test_broker::*;
-use driftq_core::command::{DeliveryClaim, Lookup, StoreCommand, TokenClaim};
+use driftq_core::command::{Begin, DeliveryClaim, Lookup, StoreCommand, TokenClaim};
 use driftq_core::faults::NoFaults;
+use driftq_core::record::{Event, Record};
 use driftq_core::reply::{Overload, StoreReply};
 use driftq_core::types::{EffectStatus, Identity, Lifetime, Scope, *};
 use driftq_core::{Command, Refusal};
@@ -214,4 +215,19 @@ fn quota_has_room_at_exact_end_of_window() {
         granted(broker.begin(&effect("d")));
         assert_eq!(broker.effect_count("default"), 1);
     }
+}
+
+#[test]
+fn effect_that_has_expired_but_is_not_swept_is_begun_anew() {
+    let mut broker = super::recording_broker::RecordingBroker::new();
+    let begin = StoreCommand::Begin(Begin::new(effect("k"), owner("w")));
+    broker.send(Command::Store(Box::new(begin))).unwrap();
+    let Some(Record { event: Event::EffectBegun(begun), .. }) = broker.records.0.last() else { panic!("not begun") };
+    let mut state = broker.broker.state().clone();
+    let mut again = begun.clone();
+    again.token.counter += 1;
+    let at = begun.until.after(Millis(DAY));
+    state.apply(&Record { at, event: Event::EffectBegun(again.clone()) }).unwrap();
+    let known = state.store().get(&effect("k")).unwrap();
+    assert_eq!((known.attempt, known.token), (1, Some(again.token)));
 }

@@ -422,6 +422,23 @@ fn large_segments_shrink_at_rest_also_if_a_snapshot_covers_them() {
 }
 
 #[test]
+fn log_at_rest_passes_over_the_large_segment_that_is_ready() {
+    let mut broker = with_large_segments();
+    let numbers = |broker: &mut TestBroker| -> Vec<u64> {
+        let files = broker.storage.list().unwrap();
+        let segments = files.iter().filter_map(|info| match info.file {
+            FileId::Segment(sequence) => Some(sequence),
+            _ => None,
+        });
+        segments.collect()
+    };
+    let ready = *numbers(&mut broker).last().unwrap();
+    broker.advance(5_000);
+    assert_eq!(segments(&mut broker), [SMALLEST; 2]);
+    assert_eq!(numbers(&mut broker), [ready, ready + 1]);
+}
+
+#[test]
 fn larger_segment_that_was_never_created_is_small_after_a_rest() {
     let mut broker = TestBroker::with(config(), NoFaults);
     broker.topic("t", 1);
@@ -468,22 +485,25 @@ fn snapshot_is_due_by_the_segments_begun_since_the_last_one() {
 
 #[test]
 fn next_segment_is_as_large_as_the_disk_has_room_for() {
-    let mut broker = TestBroker::with(without_snapshots(), NoFaults);
-    broker.topic("t", 1);
-    let produce = |broker: &mut TestBroker| {
-        broker.produce("t", &"x".repeat(1_000));
-        assert_eq!(broker.pipeline.refused_appends(), []);
-    };
-    while segments(&mut broker).last() != Some(&(128 << 10)) {
-        produce(&mut broker);
+    // Beside a segment a sixteenth of it must be free, and at least three pages.
+    for (room, expected) in [(30, 16), (75, 32), (77, 64), (270, 128), (274, 256)] {
+        let mut broker = TestBroker::with(without_snapshots(), NoFaults);
+        broker.topic("t", 1);
+        let produce = |broker: &mut TestBroker| {
+            broker.produce("t", &"x".repeat(1_000));
+            assert_eq!(broker.pipeline.refused_appends(), []);
+        };
+        while segments(&mut broker).last() != Some(&(128 << 10)) {
+            produce(&mut broker);
+        }
+        let (made, budget) = (segments(&mut broker).len(), size(&mut broker) + (room << 10));
+        broker.storage.set_budget(Some(budget));
+        while segments(&mut broker).len() == made {
+            produce(&mut broker);
+        }
+        assert_eq!(segments(&mut broker).last(), Some(&(expected << 10)), "room for {room} KiB");
+        (0..100).for_each(|_| produce(&mut broker));
     }
-    // Room for the smallest segment and what must be free beside it.
-    let budget = size(&mut broker) + (30 << 10);
-    broker.storage.set_budget(Some(budget));
-    while segments(&mut broker).last() != Some(&SMALLEST) {
-        produce(&mut broker);
-    }
-    (0..100).for_each(|_| produce(&mut broker));
 }
 
 #[test]

@@ -40,6 +40,7 @@ mod seek;
 mod snapshots;
 mod storage_full;
 mod test_broker;
+mod texts;
 mod timers;
 mod topics;
 mod trimming_and_retention;

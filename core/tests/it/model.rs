@@ -69,6 +69,28 @@ fn timers_fire_at_their_time_while_the_disk_is_stalled() {
 }
 
 #[test]
+fn only_a_crash_and_a_restart_open_the_log_again() {
+    let (mut model, consumer) = with_consumer(None);
+    assert_eq!(model.state().topics().count(), 1);
+    let taken = model.apply(ModelCommand::Deliver { consumer });
+    assert!(matches!(taken, ModelOutput::Delivery(Some(_))), "{taken:?}");
+    for command in [
+        ModelCommand::Tick { by: Millis(1) },
+        ModelCommand::SetWallClock { by_ms: 1 },
+        ModelCommand::RebaseWallClock,
+        ModelCommand::Stall,
+        ModelCommand::Sync,
+        ModelCommand::FillDisk,
+        ModelCommand::FreeDisk,
+        ModelCommand::Snapshot,
+        ModelCommand::FailSync,
+    ] {
+        let done = model.apply(command.clone());
+        assert!(matches!(done, ModelOutput::Done), "{command:?}: {done:?}");
+    }
+}
+
+#[test]
 fn restart_closes_the_log_and_a_crash_does_not() {
     for (command, is_clean) in [(ModelCommand::Restart, true), (ModelCommand::Crash, false)] {
         let (mut model, _) = with_consumer(None);

@@ -364,8 +364,9 @@ fn rest_of_a_deleted_dead_letter_topic_is_nothing() {
     };
     broker.send(Command::DeleteTopic(DeleteTopic { name: topic("dlq.t") })).unwrap();
     fail_last_attempt(&mut broker, "g");
+    dead_letter(&mut broker, "g", "c");
     assert_eq!(redrive_with(&mut broker, RedriveSelection::Rest(rest), 2), Ok(0), "a topic created later");
-    assert_eq!(redrive(&mut broker), Ok(1));
+    assert_eq!(redrive(&mut broker), Ok(2));
 }
 
 #[test]

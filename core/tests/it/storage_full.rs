@@ -6,7 +6,7 @@ use super::test_broker::*;
 use driftq_core::broker::LogRefusal;
 use driftq_core::command::{Complete, CreateTopic, OnDisconnect, Pause, Produce, Resume};
 use driftq_core::faults::NoFaults;
-use driftq_core::log::{FileId, IoOp, MemoryStorage, Storage, StorageFault};
+use driftq_core::log::{FileId, IoOp, LogId, MemoryStorage, Storage, StorageFault};
 use driftq_core::pipeline::OpenError;
 use driftq_core::reply::Overload;
 use driftq_core::types::*;
@@ -378,6 +378,12 @@ fn start_on_a_full_disk_leaves_half_of_the_space_to_a_snapshot_if_it_can() {
         let mut broker = TestBroker::open(storage, config.clone(), START, NoFaults);
         assert_eq!(used(&mut broker), 8 << 10, "room for {room} bytes");
     }
+    // Half of twelve KiB is less than that.
+    let config = PipelineConfig { segment_bytes: 24 << 10, ..config };
+    let mut storage = MemoryStorage::new();
+    storage.set_budget(Some(7 << 10));
+    let opened = OpenOptions::new().config(config).create(LogId([7; 16])).open(&mut storage, START);
+    assert_eq!(opened.map(drop).unwrap_err(), OpenError::Storage(StorageFault::Full));
 }
 
 #[test]

@@ -2,10 +2,13 @@
 
 use super::recording_broker::RecordingBroker;
 use super::test_broker::*;
-use driftq_core::Command;
-use driftq_core::command::{AckCumulative, ExpireLease, Nack, Retry};
+use driftq_core::command::{
+    AckCumulative, Begin, Complete, DeliveryClaim, ExpireLease, Finish, Nack, Retry, StoreCommand, TokenClaim,
+};
 use driftq_core::record::Event;
+use driftq_core::reply::Delivery;
 use driftq_core::types::*;
+use driftq_core::{Command, Output, Reply};
 
 fn never(claim: driftq_core::command::Claim) -> Command {
     Command::Nack(Nack { claim, reason: "no".into(), retry: Retry::Never })
@@ -62,6 +65,25 @@ fn non_retryable_nack_after_expiry_is_an_answer_of_its_stream() {
 }
 
 #[test]
+fn dead_letter_after_its_deadline_is_no_answer_of_its_stream() {
+    let mut config = small_config();
+    config.limits = Limits { adaptive_credit: true, ..Limits::production() };
+    let mut broker = TestBroker::with(config, driftq_core::faults::NoFaults);
+    broker.topic("t", 1);
+    broker.produce_with("t", "first", |request| request.envelope.deadline = deadline(START.after(Millis(30_000))));
+    broker.produce_with("t", "second", |request| request.envelope.retry_policy = Some(policy(1, 60_000, 60_000)));
+    let stream = broker.subscribe_with("t", "g", "w", |request| request.lease = Some(Millis(1_000)));
+    assert_eq!(broker.delivered().len(), 2);
+    broker.set_prefetch(stream, 0);
+    broker.advance(30_000);
+    assert_eq!(broker.stored_values("dlq.t"), ["first"]);
+    broker.set_prefetch(stream, 1);
+    broker.advance(62_000);
+    assert!(broker.delivered_values().contains(&"second".to_owned()), "its lease has expired once more");
+    assert_eq!(broker.stored_values("dlq.t"), ["first"], "the stream is still silent about the first");
+}
+
+#[test]
 fn cumulative_ack_is_one_record() {
     let mut broker = TestBroker::with_topic(1);
     broker.subscribe("t", "g", "w");
@@ -93,6 +115,51 @@ fn record_of_a_cumulative_ack_combines_one_ack_per_message() {
     });
     assert_eq!(acked, expected);
     assert_eq!(acked[0].parts(), [], "it is about one message itself");
+}
+
+/// A broker that records, and the first delivery of a message with a key.
+fn with_delivery() -> (RecordingBroker, Delivery) {
+    let mut broker = RecordingBroker::new();
+    broker.topic("t", 1);
+    broker.produce_with("t", "a", |request| request.envelope.idempotency_key = Some("k".into()));
+    broker.subscribe("t", "g", "w");
+    let delivery = broker.outputs.iter().find_map(|output| match output {
+        Output::Deliver { delivery, .. } => Some((**delivery).clone()),
+        _ => None,
+    });
+    (broker, delivery.expect("the message is delivered"))
+}
+
+#[test]
+fn record_of_a_failed_step_combines_its_dead_letter_and_its_end() {
+    let (mut broker, delivery) = with_delivery();
+    let (claim, failed) = (claim("t", "g", "w", &delivery), Some("no".into()));
+    let step = Complete { claim, result: None, produce: Vec::new(), failed };
+    broker.send(Command::Complete(Box::new(step))).unwrap();
+    let parts = broker.records.0.last().unwrap().event.parts();
+    let [Event::DeadLettered { reason, last_error, .. }, Event::Completed(step)] = &parts[..] else {
+        panic!("unexpected parts: {parts:?}");
+    };
+    assert_eq!((*reason, &**last_error), (DeadReason::NonRetryable, "no"));
+    assert_eq!(step.dead_letter, None);
+}
+
+#[test]
+fn record_of_a_failed_effect_combines_its_end_and_its_dead_letter() {
+    let (mut broker, delivery) = with_delivery();
+    let token = TokenClaim::Shown(delivery.token);
+    let claim = Some(DeliveryClaim { partition: delivery.partition, offset: delivery.offset, token });
+    let identity = consume_effect("t", "g", "k");
+    let mut begin = Begin::new(identity.clone(), owner("w"));
+    begin.delivery.clone_from(&claim);
+    let begun = broker.send(Command::Store(Box::new(StoreCommand::Begin(begin)))).unwrap();
+    let Reply::Store(begun) = begun else { panic!("unexpected reply to a begin: {begun:?}") };
+    let (token, outcome) = (TokenClaim::Shown(granted(Ok(begun))), final_failure("no"));
+    let finish = Finish { identity: identity.clone(), token, outcome: outcome.clone(), dead_letter: claim };
+    broker.send(Command::Store(Box::new(StoreCommand::Finish(finish)))).unwrap();
+    let parts = broker.records.0.last().unwrap().event.parts();
+    assert_eq!(parts[0], Event::EffectFinished { identity, outcome });
+    assert!(matches!(&parts[1..], [Event::DeadLettered { .. }]), "{parts:?}");
 }
 
 #[test]
