@@ -82,7 +82,7 @@ impl LocalBroker {
         println!(
             "   opened: {} frames replayed, last LSN {}, boot {}",
             found.frames_read,
-            found.last_lsn,
+            found.last.lsn,
             pipeline.state().boot()
         );
         for notice in &found.notices {

@@ -1,8 +1,10 @@
 //! Log folders built from the input: the golden log with files altered, renamed or removed.
 
 use arbitrary::Unstructured;
-use driftq_core::log::{FileId, HEADER_BYTES, LogId, MemoryStorage, SegmentHeader, SnapshotHead, SnapshotWriter};
-use driftq_core::types::Lsn;
+use driftq_core::log::{
+    FileId, HEADER_BYTES, LogId, LogPosition, MemoryStorage, SegmentHeader, SnapshotHead, SnapshotWriter,
+};
+use driftq_core::types::{FrameNumber, Lsn};
 
 use crate::damage::damage;
 use crate::forgery::Forgery;
@@ -11,7 +13,7 @@ use crate::input::{below, choose, take_bytes};
 
 /// The most operations on the files of one folder.
 const OPERATIONS_MAX: usize = 5;
-/// A limit for numbers of files, above the LSNs and sequence numbers of the golden log.
+/// A limit for numbers of files, above the frame and sequence numbers of the golden log.
 const FILE_NUMBER_END: usize = 120;
 
 /// Whether a broker wrote the contents of a folder.
@@ -121,8 +123,8 @@ fn file_id(input: &mut Unstructured<'_>) -> FileId {
         _ => below(input, FILE_NUMBER_END) as u64,
     };
     match below(input, 4) {
-        0 => FileId::Snapshot(Lsn(number)),
-        1 => FileId::SnapshotDraft(Lsn(number)),
+        0 => FileId::Snapshot(FrameNumber(number)),
+        1 => FileId::SnapshotDraft(FrameNumber(number)),
         // Small numbers are reduced to the range of the golden log's segments.
         _ => FileId::Segment(if number < FILE_NUMBER_END as u64 { number % 10 } else { number }),
     }
@@ -132,13 +134,17 @@ fn valid_header(input: &mut Unstructured<'_>, log_id: LogId, file: FileId) -> Ve
     match file {
         FileId::Segment(sequence) => {
             let previous = below(input, FILE_NUMBER_END);
-            let (previous_lsn, synced) = (Lsn(previous as u64), Lsn(below(input, previous + 1) as u64));
+            let synced = FrameNumber(below(input, previous + 1) as u64);
             let previous_crc = input.arbitrary().unwrap_or(0);
-            SegmentHeader { log_id, sequence, previous_lsn, previous_crc, synced, capacity: 0 }.encode()
+            // Any number up to the frame's will do; drawing one would change what the inputs of the corpus mean.
+            let previous = LogPosition { frame: FrameNumber(previous as u64), lsn: Lsn(synced.0) };
+            SegmentHeader { log_id, sequence, previous, previous_crc, synced, capacity: 0 }.encode()
         }
-        FileId::Snapshot(lsn) | FileId::SnapshotDraft(lsn) => {
+        FileId::Snapshot(frame) | FileId::SnapshotDraft(frame) => {
             let mut out = Vec::new();
-            let head = SnapshotHead { log_id, lsn, crc: input.arbitrary().unwrap_or(0), epoch: 1 };
+            let crc = input.arbitrary().unwrap_or(0);
+            let at = LogPosition { frame, lsn: Lsn(frame.0 / 2) };
+            let head = SnapshotHead { log_id, at, crc, epoch: 1 };
             drop(SnapshotWriter::begin(&head, &mut out));
             out
         }

@@ -4,7 +4,7 @@
 use arbitrary::Unstructured;
 use crc32fast::Hasher;
 use driftq_core::log::{FileId, HEADER_BYTES, LogId};
-use driftq_core::types::Lsn;
+use driftq_core::types::FrameNumber;
 
 use crate::damage::damage;
 use crate::input::{below, take_bytes};
@@ -32,7 +32,7 @@ pub fn fix_checksum(bytes: &mut [u8], log_id: LogId, file: FileId) {
 fn frame_checksum(frame: &[u8], log_id: LogId, file: FileId) -> u32 {
     let (tag, number) = match file {
         FileId::Segment(sequence) => (b'w', sequence),
-        FileId::Snapshot(lsn) | FileId::SnapshotDraft(lsn) => (b's', lsn.0),
+        FileId::Snapshot(frame) | FileId::SnapshotDraft(frame) => (b's', frame.0),
     };
     let mut hasher = Hasher::new();
     hasher.update(&log_id.0);
@@ -43,11 +43,11 @@ fn frame_checksum(frame: &[u8], log_id: LogId, file: FileId) -> u32 {
     hasher.finalize()
 }
 
-/// A frame without the fields that follow from its position: length, checksums and LSN.
+/// A frame without the fields that follow from its position: length, checksums and number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForgedFrame {
-    /// The highest LSN that the frame states to be synced.
-    pub synced: Lsn,
+    /// The highest frame number that the frame states to be synced.
+    pub synced: FrameNumber,
     /// Its kind.
     pub kind: u8,
     /// The version of that kind.
@@ -74,15 +74,15 @@ impl Forgery {
         while let Some((head, after)) = rest.split_at_checked(FRAME_HEAD_BYTES).filter(|(head, _)| head[28] != 0) {
             let len = head.first_chunk().map_or(0, |len| u32::from_le_bytes(*len)) as usize;
             let Some((payload, after)) = after.split_at_checked(len) else { break };
-            let synced = Lsn(u64_at(head, 20));
+            let synced = FrameNumber(u64_at(head, 20));
             frames.push(ForgedFrame { synced, kind: head[28], version: head[29], payload: payload.to_vec() });
             rest = after;
         }
         Self { header: header.to_vec(), frames }
     }
 
-    /// Removes, duplicates and reorders frames, changes their kinds, versions, synced LSNs and payloads, and overwrites
-    /// fields of the header.
+    /// Removes, duplicates and reorders frames, changes their kinds, versions, synced frame numbers and payloads, and
+    /// overwrites fields of the header.
     pub fn alter(&mut self, input: &mut Unstructured<'_>) {
         for _ in 0..below(input, ALTERATIONS_MAX + 1) {
             let (index, other) = (below(input, self.frames.len()), below(input, self.frames.len()));
@@ -96,7 +96,7 @@ impl Forgery {
                 2 => self.frames.swap(index, other),
                 3 => frame.kind = input.arbitrary().unwrap_or(1).max(1),
                 4 => frame.version = input.arbitrary().unwrap_or(1),
-                5 => frame.synced = Lsn(below(input, 200) as u64),
+                5 => frame.synced = FrameNumber(below(input, 200) as u64),
                 6 => self.frames.truncate(index),
                 7 => self.alter_header(input),
                 _ => damage(input, &mut frame.payload),
@@ -113,8 +113,8 @@ impl Forgery {
         }
     }
 
-    /// Encodes the file under the name `file`, with the lengths, LSNs and checksums that its header and its name
-    /// require.
+    /// Encodes the file under the name `file`, with the lengths, frame numbers and checksums that its header and its
+    /// name require.
     #[must_use]
     pub fn encode(&self, log_id: LogId, file: FileId) -> Vec<u8> {
         let mut out = self.header.clone();
@@ -123,16 +123,16 @@ impl Forgery {
         }
         let header_checksum = crc32fast::hash(&out[..HEADER_COVERED_BYTES]);
         out[HEADER_COVERED_BYTES..HEADER_COVERED_BYTES + 4].copy_from_slice(&header_checksum.to_le_bytes());
-        let (mut lsn, mut previous_crc) = match file {
-            FileId::Segment(_) => (u64_at(&out, 48), u32_at(&out, 56)),
+        let (mut number, mut previous_crc) = match file {
+            FileId::Segment(_) => (u64_at(&out, 40).wrapping_sub(1), u32_at(&out, 56)),
             FileId::Snapshot(_) | FileId::SnapshotDraft(_) => (0, header_checksum),
         };
         for forged in &self.frames {
-            lsn = lsn.wrapping_add(1);
+            number = number.wrapping_add(1);
             let mut frame = vec![0; 8];
-            frame.extend_from_slice(&lsn.to_le_bytes());
+            frame.extend_from_slice(&number.to_le_bytes());
             frame.extend_from_slice(&previous_crc.to_le_bytes());
-            frame.extend_from_slice(&forged.synced.0.min(lsn.saturating_sub(1)).to_le_bytes());
+            frame.extend_from_slice(&forged.synced.0.min(number.saturating_sub(1)).to_le_bytes());
             frame.extend_from_slice(&[forged.kind, forged.version]);
             frame.extend_from_slice(&forged.payload);
             fix_checksum(&mut frame, log_id, file);

@@ -2,8 +2,8 @@
 
 use arbitrary::Unstructured;
 use driftq_core::log::frame::{decode, encode_with};
-use driftq_core::log::{CrcSeed, FileId, Frame, FrameChain, Head, LogId, find_frame};
-use driftq_core::types::Lsn;
+use driftq_core::log::{CrcSeed, FileId, Frame, FrameChain, Head, LogId, LogPosition, find_frame};
+use driftq_core::types::FrameNumber;
 
 use crate::damage::damage;
 use crate::forgery::fix_checksum;
@@ -56,14 +56,14 @@ fn check_round_trip(bytes: &[u8], frames: &[Option<Frame<'_>>], seed: CrcSeed, e
 
 fn check_search(bytes: &[u8], frames: &[Option<Frame<'_>>], seed: CrcSeed) {
     let first = frames.iter().position(Option::is_some);
-    let any_lsn = Lsn(0)..=Lsn(u64::MAX);
-    assert_eq!(find_frame(bytes, 0, any_lsn, seed), first, "a search does not find the first frame");
+    let any_number = FrameNumber(0)..=FrameNumber(u64::MAX);
+    assert_eq!(find_frame(bytes, 0, any_number, seed), first, "a search does not find the first frame");
     for (start, frame) in found(frames) {
-        let lsn = frame.head.lsn;
-        let position = find_frame(bytes, 0, lsn..=lsn, seed);
-        let position = position.unwrap_or_else(|| panic!("a search does not find LSN {lsn} at {start}"));
-        let has_lsn = frames[position].is_some_and(|frame| frame.head.lsn == lsn);
-        assert!(position <= start && has_lsn, "a search for LSN {lsn} at {start} returns {position}");
+        let number = frame.head.number;
+        let position = find_frame(bytes, 0, number..=number, seed);
+        let position = position.unwrap_or_else(|| panic!("a search does not find frame {number} at {start}"));
+        let has_number = frames[position].is_some_and(|frame| frame.head.number == number);
+        assert!(position <= start && has_number, "a search for frame {number} at {start} returns {position}");
     }
 }
 
@@ -74,9 +74,9 @@ fn found<'a>(frames: &[Option<Frame<'a>>]) -> impl Iterator<Item = (usize, Frame
 
 /// A chain of valid frames with damage.
 fn damaged_frames(input: &mut Unstructured<'_>, seed: CrcSeed) -> Vec<u8> {
-    let (mut bytes, mut chain) = (Vec::new(), FrameChain::new(seed, Lsn(0), 0));
+    let (mut bytes, mut chain) = (Vec::new(), FrameChain::new(seed, LogPosition::default(), 0));
     for _ in 0..input.int_in_range(1..=6).unwrap_or(1) {
-        let synced = Lsn(input.int_in_range(0..=chain.last_lsn().0).unwrap_or(0));
+        let synced = FrameNumber(input.int_in_range(0..=chain.last().frame.0).unwrap_or(0));
         let len = input.int_in_range(0..=40).unwrap_or(0);
         let payload = input.bytes(len.min(input.len())).unwrap_or_default();
         match input.int_in_range(0..=3_u8).unwrap_or(0) {

@@ -8,11 +8,11 @@ use driftq_core::codec::record as codec;
 use driftq_core::log::{FileId, LogId, Malformed, MemoryStorage, Replay, SegmentHeader, SegmentReader, recover};
 use driftq_core::record::Event;
 use driftq_core::state::{State, Topic};
-use driftq_core::types::{Lsn, TopicId, TopicName};
+use driftq_core::types::{FrameNumber, Lsn, TopicId, TopicName};
 
 macro_rules! golden {
     ($($name:literal)*) => {
-        &[$(($name, include_bytes!(concat!("../../core/tests/golden/v1/", $name)))),*]
+        &[$(($name, include_bytes!(concat!("../../core/tests/golden/v2/", $name)))),*]
     };
 }
 
@@ -37,13 +37,13 @@ pub(crate) struct StoredMessage {
     value: Vec<u8>,
 }
 
-/// The position of a frame in a segment, and the LSN that it states to be synced.
+/// The position of a frame in a segment, and the number of the frame that it states to be synced.
 #[derive(Clone, Copy, Debug)]
 struct FrameLocation {
     file: FileId,
     start: usize,
     end: usize,
-    synced: Lsn,
+    synced: FrameNumber,
 }
 
 /// The golden log and its history.
@@ -85,9 +85,9 @@ impl GoldenLog {
             storage.put_file(*file, bytes.clone());
         }
         let mut history = HistoryReplay::default();
-        let recovered = recover(&mut storage, None, &mut history).expect("the golden log is undamaged");
-        let digests = history.digests_through(recovered.last_lsn);
-        Self { files, log_id, frames, digests, messages: history.messages, topic_names: history.topic_names }
+        recover(&mut storage, None, &mut history).expect("the golden log is undamaged");
+        let HistoryReplay { digests, messages, topic_names, .. } = history;
+        Self { files, log_id, frames, digests, messages, topic_names }
     }
 
     /// The segments, oldest first.
@@ -95,15 +95,16 @@ impl GoldenLog {
         self.files.iter().filter(|(file, _)| is_segment(*file)).collect()
     }
 
-    /// The highest LSN that is proven synced by the frames and snapshot names which are unchanged in `storage`.
-    pub(crate) fn proven_lsn(&self, storage: &MemoryStorage) -> Lsn {
+    /// The highest frame number that is proven synced by the frames and snapshot names which are unchanged in
+    /// `storage`.
+    pub(crate) fn proven_frame(&self, storage: &MemoryStorage) -> FrameNumber {
         let original = |file: FileId| self.files.iter().find(|(name, _)| *name == file).map(|(_, bytes)| bytes);
         let unchanged = self.frames.iter().filter(|frame| {
             let current = storage.bytes(frame.file).and_then(|bytes| bytes.get(frame.start..frame.end));
             current == original(frame.file).map(|bytes| &bytes[frame.start..frame.end])
         });
         let snapshots = self.files.iter().filter_map(|(file, _)| match file {
-            FileId::Snapshot(lsn) if storage.bytes(*file).is_some() => Some(*lsn),
+            FileId::Snapshot(frame) if storage.bytes(*file).is_some() => Some(*frame),
             _ => None,
         });
         unchanged.map(|frame| frame.synced).chain(snapshots).max().unwrap_or_default()
@@ -141,7 +142,6 @@ pub(crate) fn messages_under_names<'s>(
 }
 
 /// Replays a log and collects the digest of every state and every message.
-#[derive(Default)]
 struct HistoryReplay {
     state: State,
     digests: BTreeMap<Lsn, u64>,
@@ -149,16 +149,11 @@ struct HistoryReplay {
     topic_names: BTreeMap<TopicId, TopicName>,
 }
 
-impl HistoryReplay {
-    /// The digest after each LSN through `last`. Marks and footers have an LSN and do not change the state.
-    fn digests_through(&self, last: Lsn) -> BTreeMap<Lsn, u64> {
-        let mut digest = State::default().digest();
-        let mut digests = BTreeMap::from([(Lsn(0), digest)]);
-        for lsn in (1..=last.0).map(Lsn) {
-            digest = self.digests.get(&lsn).copied().unwrap_or(digest);
-            digests.insert(lsn, digest);
-        }
-        digests
+impl Default for HistoryReplay {
+    fn default() -> Self {
+        let state = State::default();
+        let digests = BTreeMap::from([(Lsn(0), state.digest())]);
+        Self { state, digests, messages: BTreeSet::new(), topic_names: BTreeMap::new() }
     }
 }
 

@@ -3,12 +3,12 @@
 use driftq_core::codec::record as codec;
 use driftq_core::faults::Faults;
 use driftq_core::log::{
-    HEADER_BYTES, MemoryStorage, Recovered, RecoveryError, SegmentHeader, SnapshotHead, SnapshotWriter,
+    HEADER_BYTES, LogPosition, MemoryStorage, Recovered, RecoveryError, SegmentHeader, SnapshotHead, SnapshotWriter,
 };
 use driftq_core::pipeline::{inspect, inspect_with};
 use driftq_core::record::{Event, Record};
 use driftq_core::state::State;
-use driftq_core::types::{Lsn, Millis, Timestamp};
+use driftq_core::types::{FrameNumber, Lsn, Millis, Timestamp};
 use driftq_core::{OpenOptions, PipelineConfig};
 
 /// A log that recovery accepted.
@@ -79,8 +79,8 @@ impl RecoveredLog {
     /// # Panics
     /// If they do not.
     pub(crate) fn check_snapshot_round_trip(&self) {
-        let (lsn, log_id) = (Lsn(1), self.report.log_id);
-        let head = SnapshotHead { log_id, lsn, crc: 0, epoch: 1 };
+        let (at, log_id) = (LogPosition { frame: FrameNumber(2), lsn: Lsn(1) }, self.report.log_id);
+        let head = SnapshotHead { log_id, at, crc: 0, epoch: 1 };
         let mut bytes = Vec::new();
         let mut writer = SnapshotWriter::begin(&head, &mut bytes);
         for image in self.state.view() {
@@ -91,7 +91,7 @@ impl RecoveredLog {
         }
         writer.finish(&mut bytes);
         let header =
-            SegmentHeader { log_id, sequence: 1, previous_lsn: lsn, previous_crc: 0, synced: lsn, capacity: 0 };
+            SegmentHeader { log_id, sequence: 1, previous: at, previous_crc: 0, synced: at.frame, capacity: 0 };
         let mut storage = MemoryStorage::new();
         storage.put_file(head.file(), bytes);
         storage.put_file(header.file(), header.encode());

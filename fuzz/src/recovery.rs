@@ -94,7 +94,7 @@ fn check_folder(mut folder: Folder, data: &[u8], faults: &impl Faults) {
 /// The recovered log, or `None` if recovery rightly refuses the folder.
 fn check_recovery(folder: &mut Folder, faults: &impl Faults) -> Option<RecoveredLog> {
     let golden = GoldenLog::get();
-    let proven = golden.proven_lsn(&folder.storage);
+    let proven = golden.proven_frame(&folder.storage);
     let is_genuine = folder.origin == Origin::Genuine;
     let log = match RecoveredLog::recover(&mut folder.storage, faults) {
         Ok(log) => log,
@@ -104,13 +104,15 @@ fn check_recovery(folder: &mut Folder, faults: &impl Faults) -> Option<Recovered
         Err(_) => return None,
     };
     if is_genuine {
-        let last = log.report.last_lsn;
+        let last = log.report.last;
         assert_eq!(
             Some(&log.state.digest()),
-            golden.digests.get(&last),
-            "another state than the original at LSN {last}"
+            golden.digests.get(&last.lsn),
+            "another state than the original at LSN {}",
+            last.lsn
         );
-        assert!(last >= proven, "recovery ends at LSN {last}, but LSN {proven} is proven synced");
+        let last = last.frame;
+        assert!(last >= proven, "recovery ends at frame {last}, but frame {proven} is proven synced");
     }
     Some(log)
 }

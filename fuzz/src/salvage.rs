@@ -31,7 +31,7 @@ pub fn salvage_with(data: &[u8], salvage: SalvageFn) {
     let (kept, loss, mut salvaged) = match salvage(&mut storage) {
         Ok(Some(result)) => result,
         Ok(None) | Err(WalError::NoIdentity | WalError::Recovery(_)) => return,
-        // A forged header can leave no LSN to continue with.
+        // A forged header can leave no frame number to continue with.
         Err(error) if origin == Origin::Forged && error.to_string().contains("at their end") => return,
         Err(error) => panic!("a salvage in memory fails: {error}"),
     };

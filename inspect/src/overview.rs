@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use driftq_core::log::{FileId, FileInfo, HEADER_BYTES, Notice, Recovered, SegmentHeader, Storage};
+use driftq_core::log::{
+    FileId, FileInfo, HEADER_BYTES, LogPosition, Notice, Recovered, SegmentHeader, Storage, read_snapshot_head,
+};
 use driftq_core::state::State;
 use driftq_core::types::Timestamp;
 use serde::Serialize;
@@ -23,7 +25,7 @@ pub struct Overview {
     pub log: String,
     /// The LSN of the first state that can be restored; 0 if the log is complete from its beginning.
     pub base: u64,
-    /// The last LSN of the log, marks included.
+    /// The last LSN of the log.
     pub last: u64,
     /// How the log ends.
     pub ending: LogEnding,
@@ -39,7 +41,7 @@ pub struct Overview {
     pub rates: Rates,
     /// The LSN that the state belongs to.
     pub lsn: u64,
-    /// The LSN of the last record at or before it.
+    /// The LSN of the last record at or before it: the same, as LSNs have no gaps.
     pub record_lsn: u64,
     /// The time of that record, in milliseconds since 1970.
     pub at_ms: u64,
@@ -129,7 +131,8 @@ impl<S: Storage> LogReader<S> {
     /// As [`LogReader::replay`].
     pub fn overview(&mut self, at: Option<LogPoint>) -> Result<Overview, InspectError> {
         let headers = self.segment_headers();
-        let mut counter = Counter { segments: headers.iter().map(|(_, first)| *first).collect(), ..Counter::default() };
+        let mut counter =
+            Counter { segments: headers.iter().map(|(_, before)| before.lsn.0 + 1).collect(), ..Counter::default() };
         let replayed = self.replay(at, &mut counter)?;
         let files = self.files(&headers, &counter, &replayed);
         let lsn = replayed.through();
@@ -144,7 +147,7 @@ impl<S: Storage> LogReader<S> {
         Ok(Overview {
             log: recovered.log_id.to_string(),
             base,
-            last: recovered.last_lsn.0,
+            last: recovered.last.lsn.0,
             ending: LogEnding::of(&recovered),
             notices: recovered.notices.iter().filter(|notice| !is_usual(notice)).map(ToString::to_string).collect(),
             files,
@@ -159,8 +162,8 @@ impl<S: Storage> LogReader<S> {
         })
     }
 
-    /// The segments with a valid header and the first LSN of each, in order.
-    fn segment_headers(&mut self) -> Vec<(FileId, u64)> {
+    /// The segments with a valid header and the position each begins behind, in order.
+    fn segment_headers(&mut self) -> Vec<(FileId, LogPosition)> {
         let mut headers = Vec::new();
         for info in self.storage.list().unwrap_or_default() {
             let mut bytes = vec![0; HEADER_BYTES];
@@ -168,34 +171,43 @@ impl<S: Storage> LogReader<S> {
             // Recovery reports unreadable and invalid headers.
             let Ok(len) = self.storage.read(info.file, 0, &mut bytes) else { continue };
             if let Ok(header) = SegmentHeader::decode(&bytes[..len]) {
-                headers.push((info.file, header.first_lsn().0));
+                headers.push((info.file, header.previous));
             }
         }
-        headers.sort_unstable();
+        headers.sort_unstable_by_key(|(file, _)| *file);
         headers
     }
 
-    fn files(&mut self, headers: &[(FileId, u64)], counter: &Counter, replayed: &Replayed) -> Vec<FileSummary> {
-        let last = replayed.recovered.last_lsn.0;
-        let summary = |info: FileInfo| {
+    fn files(&mut self, headers: &[(FileId, LogPosition)], counter: &Counter, replayed: &Replayed) -> Vec<FileSummary> {
+        let (base, last) = (replayed.recovered.snapshot, replayed.recovered.last);
+        let files = self.storage.list().unwrap_or_default();
+        let mut summary = |info: FileInfo| {
             let index = headers.iter().position(|(file, _)| *file == info.file);
-            let end = |index: usize| headers.get(index + 1).map_or(last, |(_, first)| first - 1);
+            let end = |index: usize| headers.get(index + 1).map_or(last, |(_, before)| *before);
             let (lsns, note) = match info.file {
-                FileId::Snapshot(lsn) if lsn.0 == replayed.base => (Some((lsn.0, lsn.0)), "replay starts here"),
-                FileId::Snapshot(lsn) => (Some((lsn.0, lsn.0)), ""),
+                FileId::Snapshot(frame) => {
+                    let head = read_snapshot_head(&mut self.storage, frame).ok().and_then(Result::ok);
+                    let is_base = base.is_some_and(|base| base.frame == frame);
+                    let lsns = head.map(|head| (head.at.lsn.0, head.at.lsn.0));
+                    (lsns, if is_base { "replay starts here" } else { "" })
+                }
                 FileId::SnapshotDraft(_) => (None, "unfinished"),
                 FileId::Segment(_) => match index.map(|index| (headers[index].1, end(index))) {
                     None => (None, "preallocated, not in use"),
-                    Some((first, last)) if last < first => (None, "no frames"),
-                    Some((first, last)) if last <= replayed.base => (Some((first, last)), "before the replay"),
-                    lsns => (lsns, ""),
+                    Some((before, end)) if end.frame <= before.frame => (None, "no frames"),
+                    Some((before, end)) => {
+                        let lsns = (end.lsn > before.lsn).then_some((before.lsn.0 + 1, end.lsn.0));
+                        let is_covered = base.is_some_and(|base| end.frame <= base.frame);
+                        let empty = if lsns.is_none() { "no records" } else { "" };
+                        (lsns, if is_covered { "before the replay" } else { empty })
+                    }
                 },
             };
             let times = index.and_then(|index| counter.times.get(index).copied().flatten());
             let times_ms = times.map(|(first, last)| (first.0, last.0));
             FileSummary { name: info.file.to_string(), bytes: info.len, lsns, times_ms, note }
         };
-        let mut files: Vec<_> = self.storage.list().unwrap_or_default().into_iter().map(summary).collect();
+        let mut files: Vec<_> = files.into_iter().map(&mut summary).collect();
         files.sort_by(|one, other| one.name.cmp(&other.name));
         files
     }
@@ -229,11 +241,8 @@ impl Overview {
     #[must_use]
     pub fn state(&self) -> String {
         let at = timestamp(Timestamp(self.at_ms));
-        let Self { summary, digest, lsn, record_lsn, .. } = self;
-        format!(
-            "state after LSN {lsn}; the last record up to there is LSN {record_lsn}, of {at}\n\
-             {summary}digest {digest} at LSN {lsn}\n"
-        )
+        let Self { summary, digest, lsn, .. } = self;
+        format!("state after LSN {lsn}, of {at}\n{summary}digest {digest} at LSN {lsn}\n")
     }
 }
 

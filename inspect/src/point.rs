@@ -11,7 +11,7 @@ use driftq_core::types::Timestamp;
 /// with a leading minus (`-500ms`, `-30s`, `-5m`, `-1h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogPoint {
-    /// After the record with this LSN, or after the last record before it.
+    /// After the record with this LSN.
     Lsn(u64),
     /// After the last record decided at this time or earlier.
     Time(Timestamp),

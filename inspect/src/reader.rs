@@ -56,7 +56,7 @@ impl<S: Storage> LogReader<S> {
         let files = self.storage.list();
         let files = files.map_err(|fault| RecoveryError::Storage { doing: "listing", file: None, fault })?;
         let has_snapshots = files.iter().any(|info| matches!(info.file, FileId::Snapshot(_)));
-        // The replay ignores newer snapshots and with them the synced LSNs they prove, so recovery checks the log
+        // The replay ignores newer snapshots and with them the syncs they prove, so recovery checks the log
         // first.
         let clock = match has_snapshots || matches!(at, Some(LogPoint::BeforeEnd(_))) {
             true => inspect(&mut self.storage, None)?.0.clock(),
@@ -75,7 +75,7 @@ impl<S: Storage> LogReader<S> {
         match limit {
             ReplayLimit::End => {}
             ReplayLimit::Lsn(requested) => {
-                let (base, last) = (replayed.base, replayed.recovered.last_lsn.0);
+                let (base, last) = (replayed.base, replayed.recovered.last.lsn.0);
                 if !(base..=last).contains(&requested) {
                     return Err(InspectError::NoSuchLsn { requested, base, last });
                 }

@@ -2,7 +2,7 @@
 
 use driftq_core::codec::record as codec;
 use driftq_core::log::frame::FRAME_HEAD_BYTES;
-use driftq_core::log::{FileId, Malformed, Recovered, RecoveryError, Replay, Storage, recover};
+use driftq_core::log::{FileId, Malformed, Recovered, RecoveryError, Replay, Storage, read_snapshot_head, recover};
 use driftq_core::record::{Event, Image, Record};
 use driftq_core::state::State;
 use driftq_core::types::{Boot, Lsn, Timestamp};
@@ -90,7 +90,7 @@ impl Replayed {
     #[must_use]
     pub fn through(&self) -> u64 {
         match self.limit {
-            ReplayLimit::End => self.recovered.last_lsn.0,
+            ReplayLimit::End => self.recovered.last.lsn.0,
             ReplayLimit::Lsn(lsn) => lsn,
             ReplayLimit::Time(_) => self.reached,
         }
@@ -108,12 +108,16 @@ pub fn replay(
     observer: &mut (impl ReplayObserver + ?Sized),
 ) -> Result<Replayed, RecoveryError> {
     let files = storage.list().map_err(|fault| RecoveryError::Storage { doing: "listing", file: None, fault })?;
-    let snapshots = files.iter().filter_map(|info| match info.file {
-        FileId::Snapshot(lsn) => Some(lsn.0),
-        _ => None,
-    });
-    let mut snapshots: Vec<u64> = snapshots.collect();
+    let mut snapshots = Vec::new();
+    for info in &files {
+        if let FileId::Snapshot(frame) = info.file {
+            // Recovery reports what cannot be read or is damaged.
+            let head = read_snapshot_head(storage, frame).ok().and_then(Result::ok);
+            snapshots.push((frame, head.map_or(0, |head| head.at.lsn.0)));
+        }
+    }
     snapshots.sort_unstable();
+    let snapshots: Vec<u64> = snapshots.into_iter().map(|(_, lsn)| lsn).collect();
     let mut count = 0;
     loop {
         let mut attempt = Attempt::new(limit, observer, &snapshots[..count]);
@@ -130,7 +134,8 @@ pub fn replay(
 struct Attempt<'w, O: ?Sized> {
     observer: &'w mut O,
     limit: ReplayLimit,
-    /// Snapshots that recovery has not tried yet, oldest first; it tries the newest, then the one before.
+    /// The LSNs of the snapshots that recovery has not tried yet, oldest first; it tries the newest, then the one
+    /// before.
     untried: &'w [u64],
     snapshot: u64,
     state: State,
@@ -169,7 +174,7 @@ impl<'w, O: ReplayObserver + ?Sized> Attempt<'w, O> {
     }
 
     fn finish(self, recovered: Recovered) -> Replayed {
-        let base = recovered.snapshot.map_or(0, |lsn| lsn.0);
+        let base = recovered.snapshot.map_or(0, |at| at.lsn.0);
         let Self { state, base_at, reached, records, times, limit, .. } = self;
         Replayed { state, base, base_at, reached: reached.unwrap_or(base), records, times, limit, recovered }
     }

@@ -316,7 +316,7 @@ impl RecoveredLog {
             }
         }
         tracing::debug!(
-            lsn = self.recovered.last_lsn.0,
+            lsn = self.recovered.last.lsn.0,
             records = self.recovered.frames_read,
             bytes = self.recovered.bytes_read,
             topics = self.pipeline.state().topic_count(),

@@ -7,26 +7,26 @@ use std::ops::Range;
 
 use driftq_core::codec::record as codec;
 use driftq_core::faults::Faults;
-use driftq_core::log::frame::{self, FOOTER, RECORD_KIND_MAX, SYNCED_MARK};
-use driftq_core::log::{CrcSeed, FileId, HEADER_BYTES, LogId};
+use driftq_core::log::frame;
+use driftq_core::log::{CrcSeed, FileId, HEADER_BYTES, LogId, LogPosition};
 use driftq_core::record::{Event, Record};
 use driftq_core::state::State;
-use driftq_core::types::{LeaseToken, Lsn, MessageRef};
+use driftq_core::types::{FrameNumber, LeaseToken, Lsn, MessageRef};
 
 use crate::disk::Disk;
 
 /// A written frame and what it proves.
 #[derive(Clone, Debug)]
 pub struct WrittenFrame {
-    /// Its LSN.
-    pub lsn: Lsn,
+    /// Its number, and the LSN of the last record up to it.
+    pub at: LogPosition,
     /// The file it was written to.
     pub file: FileId,
     /// Its bytes in the file.
     pub range: Range<usize>,
-    /// The synced LSN that it must record at least: what had been reported to the broker when it was encoded. Damage at
-    /// or below it can be detected.
-    pub proves: Lsn,
+    /// The frame that it must record at least as synced: what had been reported to the broker when it was encoded.
+    /// Damage at or below it can be detected.
+    pub proves: FrameNumber,
     /// Whether it is a mark or a footer, after which an idle log needs no other.
     pub is_mark: bool,
 }
@@ -34,14 +34,14 @@ pub struct WrittenFrame {
 /// A frame that does not record as synced what it must.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Misrecorded {
-    /// Its LSN.
-    pub lsn: Lsn,
+    /// Its number.
+    pub number: FrameNumber,
     /// What it records.
-    pub recorded: Lsn,
+    pub recorded: FrameNumber,
     /// What had been reported when it was encoded.
-    pub reported: Lsn,
+    pub reported: FrameNumber,
     /// What the disk had synced when it was written.
-    pub durable: Lsn,
+    pub durable: FrameNumber,
 }
 
 /// What was written, and how much of it is durable.
@@ -51,7 +51,7 @@ pub struct Shadow<F> {
     faults: F,
     /// The state after the durable records.
     state: State,
-    durable: Lsn,
+    durable: FrameNumber,
     /// The last durable record.
     last_record: Lsn,
     records: u64,
@@ -63,9 +63,9 @@ pub struct Shadow<F> {
     /// All frames that are part of the log.
     frames: Vec<WrittenFrame>,
     /// What frames behind the last written one must record as synced.
-    floor: Lsn,
-    /// Reports of later syncs: the last LSN encoded before, and the LSN that was synced.
-    reports: VecDeque<(Lsn, Lsn)>,
+    floor: FrameNumber,
+    /// Reports of later syncs: the last record encoded before, and the frame that was synced.
+    reports: VecDeque<(Lsn, FrameNumber)>,
     /// The log is being closed: nothing is encoded behind its footer.
     closing: bool,
     /// The first frame that records something else, since the last call.
@@ -79,14 +79,14 @@ impl<F: Faults> Shadow<F> {
             log_id,
             faults,
             state: State::default(),
-            durable: Lsn(0),
+            durable: FrameNumber(0),
             last_record: Lsn(0),
             records: 0,
             last_token: None,
             deliveries: Vec::new(),
             tail: VecDeque::new(),
             frames: Vec::new(),
-            floor: Lsn(0),
+            floor: FrameNumber(0),
             reports: VecDeque::new(),
             closing: false,
             misrecorded: None,
@@ -116,16 +116,21 @@ impl<F: Faults> Shadow<F> {
         let seed = CrcSeed::new(self.log_id, file);
         while let Ok(frame) = frame::decode(rest, seed) {
             let range = at..at + frame.size();
-            let (lsn, recorded, kind) = (frame.head.lsn, frame.head.synced, frame.head.kind);
-            self.check_recorded(lsn, recorded);
-            let is_mark = kind == SYNCED_MARK || kind == FOOTER;
-            let written = WrittenFrame { lsn, file, range, proves: self.floor, is_mark };
+            let (number, recorded) = (frame.head.number, frame.head.synced);
+            // Records are counted here, not read from the header of the segment.
+            let before = self.frames.last().map_or(Lsn(0), |last| last.at.lsn);
+            self.check_recorded(number, before, recorded);
+            let lsn = if frame.is_record() { before.next() } else { before };
+            let position = LogPosition { frame: number, lsn };
+            let is_mark = !frame.is_record();
+            let written = WrittenFrame { at: position, file, range, proves: self.floor, is_mark };
             at += frame.size();
             rest = &rest[frame.size()..];
-            let record = (frame.head.kind <= RECORD_KIND_MAX)
+            let record = frame
+                .is_record()
                 .then(|| codec::decode(frame.head.kind, frame.head.version, frame.payload).ok())
                 .flatten();
-            if self.frames.last().is_some_and(|last| last.lsn >= written.lsn) {
+            if self.frames.last().is_some_and(|last| last.at.frame >= number) {
                 // Written again by a recovery that did not rely on the tail.
                 continue;
             }
@@ -134,17 +139,18 @@ impl<F: Faults> Shadow<F> {
         }
     }
 
-    /// A frame records what was reported when it was encoded, and no more than is synced when it is written.
-    fn check_recorded(&mut self, lsn: Lsn, recorded: Lsn) {
+    /// A frame records what was reported when it was encoded, and no more than is synced when it is written. `before`
+    /// is the last record before it.
+    fn check_recorded(&mut self, number: FrameNumber, before: Lsn, recorded: FrameNumber) {
         while let Some((encoded, synced)) = self.reports.front()
-            && *encoded < lsn
+            && *encoded <= before
         {
             self.floor = *synced;
             self.reports.pop_front();
         }
         let (reported, durable) = (self.floor, self.durable);
         if !(reported..=durable).contains(&recorded) && self.misrecorded.is_none() {
-            self.misrecorded = Some(Misrecorded { lsn, recorded, reported, durable });
+            self.misrecorded = Some(Misrecorded { number, recorded, reported, durable });
         }
     }
 
@@ -153,7 +159,7 @@ impl<F: Faults> Shadow<F> {
         if self.closing {
             return;
         }
-        if encoded <= self.durable {
+        if encoded <= self.last_record {
             self.floor = self.durable;
             self.reports.clear();
         } else {
@@ -183,9 +189,9 @@ impl<F: Faults> Shadow<F> {
     }
 
     /// Whether a part of a segment holds frames of a log that ends at `last`.
-    pub fn holds_frames(&self, file: FileId, range: &Range<usize>, last: Lsn) -> bool {
+    pub fn holds_frames(&self, file: FileId, range: &Range<usize>, last: FrameNumber) -> bool {
         let hits = |written: &WrittenFrame| written.range.start < range.end && range.start < written.range.end;
-        self.frames.iter().any(|written| written.file == file && written.lsn <= last && hits(written))
+        self.frames.iter().any(|written| written.file == file && written.at.frame <= last && hits(written))
     }
 
     /// After a sync: applies the records that have become durable.
@@ -198,12 +204,12 @@ impl<F: Faults> Shadow<F> {
     }
 
     /// Recovery found the log to end at `last`: later frames are lost.
-    pub fn rewind(&mut self, last: Lsn) {
-        while self.tail.front().is_some_and(|(written, _)| written.lsn <= last) {
+    pub fn rewind(&mut self, last: FrameNumber) {
+        while self.tail.front().is_some_and(|(written, _)| written.at.frame <= last) {
             self.apply_next();
         }
         self.tail.clear();
-        let kept = self.frames.partition_point(|written| written.lsn <= last);
+        let kept = self.frames.partition_point(|written| written.at.frame <= last);
         self.frames.truncate(kept);
         // Recovery has synced what it found.
         self.floor = last;
@@ -213,7 +219,7 @@ impl<F: Faults> Shadow<F> {
 
     fn apply_next(&mut self) {
         let Some((written, record)) = self.tail.pop_front() else { return };
-        self.durable = written.lsn;
+        self.durable = written.at.frame;
         let Some(record) = record else { return };
         if let Event::Delivered { message_ref, token, .. } = record.event {
             self.deliveries.push((message_ref, token));
@@ -221,12 +227,12 @@ impl<F: Faults> Shadow<F> {
         }
         // A record that does not apply shows as a digest that differs from the live state's.
         let _ = self.faults.replay(&mut self.state, &record);
-        self.last_record = written.lsn;
+        self.last_record = written.at.lsn;
         self.records += 1;
     }
 
-    /// The last durable LSN.
-    pub fn durable(&self) -> Lsn {
+    /// The last durable frame.
+    pub fn durable(&self) -> FrameNumber {
         self.durable
     }
 
@@ -261,7 +267,7 @@ impl<F: Faults> Shadow<F> {
         for (written, record) in &self.tail {
             if let Some(record) = record {
                 let _ = self.faults.replay(&mut state, record);
-                last = written.lsn;
+                last = written.at.lsn;
             }
         }
         (last, state.digest())
@@ -288,8 +294,8 @@ impl<F: Faults> Shadow<F> {
         let ends_in_mark = self.ends_in_mark();
         write!(out, "{} {durable:?} {last_record:?} {last_token:?} {ends_in_mark} ", state.digest())?;
         write!(out, "{floor:?} {reports:?} {closing} {misrecorded:?} ")?;
-        for (WrittenFrame { lsn, file, range, proves, is_mark }, record) in tail {
-            write!(out, "{lsn:?} {file:?} {} {proves:?} {is_mark} {record:?} ", range.len())?;
+        for (WrittenFrame { at, file, range, proves, is_mark }, record) in tail {
+            write!(out, "{at:?} {file:?} {} {proves:?} {is_mark} {record:?} ", range.len())?;
         }
         Ok(())
     }

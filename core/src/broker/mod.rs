@@ -28,7 +28,7 @@ use crate::types::{Boot, ConsumerId, LeaseToken, Limits, Lsn, Millis, Now, Ticke
 
 /// The log to which a broker appends its records.
 pub trait LogSink {
-    /// Appends a record and returns its LSN, which must be greater than all before. A refusal has no effect.
+    /// Appends a record and returns its LSN, one more than that of the record before. A refusal has no effect.
     ///
     /// # Errors
     /// [`LogRefusal`] if the log has no space for the record.
@@ -377,7 +377,7 @@ impl<F: Faults> Broker<F> {
             self.counters.refused += 1;
             self.faults.refused(&mut self.index, &record.event);
         })?;
-        assert!(lsn > self.appended, "LSNs increase");
+        assert_eq!(lsn, self.appended.next(), "LSNs have no gaps");
         self.faults.count(&mut self.counters, &record.event);
         if self.faults.counts_dead_letters(&record.event) {
             counters::count_dead_letter(&mut self.dead_letters, &self.state, &record.event);

@@ -8,13 +8,13 @@ pub(super) fn recovered(fault: Fault, mut recovered: Recovered) -> Recovered {
     match fault {
         Fault::DamagedSnapshotKept => {
             let damaged = recovered.notices.iter().filter_map(|notice| match notice {
-                Notice::DamagedSnapshot { file: FileId::Snapshot(lsn), .. } => Some(*lsn),
+                Notice::DamagedSnapshot { file: FileId::Snapshot(frame), .. } => Some(*frame),
                 _ => None,
             });
             recovered.snapshots.extend(damaged);
             recovered.snapshots.sort_unstable();
             let kept = &recovered.snapshots;
-            recovered.garbage.retain(|file| !matches!(file, FileId::Snapshot(lsn) if kept.contains(lsn)));
+            recovered.garbage.retain(|file| !matches!(file, FileId::Snapshot(frame) if kept.contains(frame)));
         }
         Fault::OlderSnapshotDropped if recovered.snapshots.len() > 1 => {
             recovered.garbage.push(FileId::Snapshot(recovered.snapshots.remove(0)));
@@ -22,7 +22,7 @@ pub(super) fn recovered(fault: Fault, mut recovered: Recovered) -> Recovered {
         Fault::SegmentsDroppedToNewest => {
             let newest = recovered.snapshots.last().copied().unwrap_or_default();
             let closed = recovered.segments.len().saturating_sub(1);
-            let covered = recovered.segments.iter().take(closed).take_while(|segment| segment.last_lsn <= newest);
+            let covered = recovered.segments.iter().take(closed).take_while(|segment| segment.last_frame <= newest);
             let count = covered.count();
             let dropped = recovered.segments.drain(..count).map(|segment| FileId::Segment(segment.sequence));
             recovered.garbage.extend(dropped);

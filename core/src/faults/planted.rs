@@ -16,8 +16,9 @@ use crate::record::{Event, Record};
 use crate::reply::Output;
 use crate::state::{Contradiction, Group, Load, Partition, State, Topic, View};
 use crate::types::{
-    Body, Boot, ConsumerId, DeadReason, DeliveryState, Effect, EffectStatus, GroupId, IdentityKey, LeaseToken, Limits,
-    Lsn, MessageRef, Millis, Offset, OwnerName, Position, ProduceScope, Retention, Timestamp, WallAdjustment,
+    Body, Boot, ConsumerId, DeadReason, DeliveryState, Effect, EffectStatus, FrameNumber, GroupId, IdentityKey,
+    LeaseToken, Limits, Lsn, MessageRef, Millis, Offset, OwnerName, Position, ProduceScope, Retention, Timestamp,
+    WallAdjustment,
 };
 
 /// A broker with exactly one bug.
@@ -426,10 +427,10 @@ impl Seams for Planted {
         files::job_ops(self.0, ops)
     }
 
-    fn idle_mark(&self, synced: Lsn) -> Option<Lsn> {
+    fn idle_mark(&self, synced: FrameNumber) -> Option<FrameNumber> {
         match self.0 {
             Fault::IdleLogNotMarked => None,
-            Fault::MarkRecordsNothing => Some(Lsn(0)),
+            Fault::MarkRecordsNothing => Some(FrameNumber(0)),
             _ => Some(synced),
         }
     }
@@ -437,7 +438,7 @@ impl Seams for Planted {
     fn next_header(&self, recovered: &Recovered) -> SegmentHeader {
         let mut header = recovered.next_header();
         if self.0 == Fault::AppendAfterTornTail && recovered.has_torn_tail() {
-            header.previous_lsn = header.previous_lsn.next();
+            header.previous.frame = header.previous.frame.next();
         }
         header
     }

@@ -10,8 +10,8 @@ use crate::record::{Event, Record};
 use crate::reply::Output;
 use crate::state::{Contradiction, Group, Load, Partition, State, Topic, View};
 use crate::types::{
-    Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, IdentityKey, LeaseToken, Limits, Lsn, Millis,
-    Offset, OwnerName, ProduceScope, Retention, Timestamp,
+    Body, ConsumerId, DeliveryState, Effect, EffectStatus, FrameNumber, GroupId, IdentityKey, LeaseToken, Limits, Lsn,
+    Millis, Offset, OwnerName, ProduceScope, Retention, Timestamp,
 };
 
 /// Where planted bugs enter. The default bodies are the production behaviour; a planted bug overrides one.
@@ -255,7 +255,7 @@ pub trait Seams: Copy {
 
     /// What the mark of an idle log records, given what is synced; `None` if no mark is written.
     #[inline(always)]
-    fn idle_mark(&self, synced: Lsn) -> Option<Lsn> {
+    fn idle_mark(&self, synced: FrameNumber) -> Option<FrameNumber> {
         Some(synced)
     }
 

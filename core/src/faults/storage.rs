@@ -77,8 +77,8 @@ impl<S: Storage + ?Sized> Storage for TamperedStorage<'_, S> {
             Some(Fault::RotTakenForTornTail | Fault::TornTailTakenForRot) => self.damage_of(file)?,
             _ => None,
         };
-        if let (Some(Fault::DamagedSnapshotRefused), FileId::Snapshot(lsn)) = (self.fault, file)
-            && read_snapshot(self.inner, lsn, &mut Vec::new(), |_, _, _| Ok::<(), Malformed>(())).is_err()
+        if let (Some(Fault::DamagedSnapshotRefused), FileId::Snapshot(frame)) = (self.fault, file)
+            && read_snapshot(self.inner, frame, &mut Vec::new(), |_, _, _| Ok::<(), Malformed>(())).is_err()
         {
             return Err(StorageFault::Io("planted: damaged snapshot".to_owned()));
         }

@@ -6,20 +6,24 @@
 //! |---|---|---|
 //! | 0 | 4 | payload length |
 //! | 4 | 4 | CRC-32 of everything else in the frame, continued from the seed |
-//! | 8 | 8 | LSN |
+//! | 8 | 8 | frame number |
 //! | 16 | 4 | CRC of the previous frame |
-//! | 20 | 8 | highest LSN known to be synced when this frame was written |
+//! | 20 | 8 | highest frame number known to be synced when this frame was written |
 //! | 28 | 1 | kind, never 0 |
 //! | 29 | 1 | version of the kind |
 //! | 30 | | payload |
 //!
-//! All numbers are little-endian.
+//! All numbers are little-endian. The LSN of a record is not stored with it: it follows from the segment header and the
+//! records before it in the segment.
+//!
+//! Kinds from `0xF2` to `0xF5` are reserved for replicated logs (entries, hard state, members, payloads). This program
+//! neither writes nor accepts them.
 
 use crc32fast::Hasher;
 
 use super::header::LogId;
 use super::storage::FileId;
-use crate::types::Lsn;
+use crate::types::{FrameNumber, Lsn};
 
 /// Bytes of a frame before its payload.
 pub const FRAME_HEAD_BYTES: usize = 30;
@@ -28,7 +32,7 @@ pub const MAX_PAYLOAD_BYTES: usize = 32 << 20;
 
 /// The highest kind of a record; higher kinds are control frames of the log.
 pub const RECORD_KIND_MAX: u8 = 0xEF;
-/// A control frame without payload, written when the log becomes idle after a sync, to record the synced LSN.
+/// A control frame without payload, written when the log becomes idle after a sync, to record what is synced.
 pub const SYNCED_MARK: u8 = 0xF0;
 /// A control frame at the end of a segment that was rotated or closed, and of every finished snapshot.
 pub const FOOTER: u8 = 0xF1;
@@ -52,7 +56,7 @@ impl CrcSeed {
     pub fn new(log_id: LogId, file: FileId) -> Self {
         let (tag, number) = match file {
             FileId::Segment(sequence) => (b'w', sequence),
-            FileId::Snapshot(lsn) | FileId::SnapshotDraft(lsn) => (b's', lsn.0),
+            FileId::Snapshot(frame) | FileId::SnapshotDraft(frame) => (b's', frame.0),
         };
         let mut hasher = Hasher::new();
         hasher.update(&log_id.0);
@@ -96,12 +100,12 @@ impl FrameSum {
 /// The fields of a frame besides its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Its LSN, one above that of the previous frame.
-    pub lsn: Lsn,
+    /// Its number, one above that of the previous frame.
+    pub number: FrameNumber,
     /// The checksum of the previous frame.
     pub prev_crc: u32,
-    /// The highest LSN known to be synced when the frame was written. Always below `lsn`.
-    pub synced: Lsn,
+    /// The highest frame number known to be synced when the frame was written. Always below `number`.
+    pub synced: FrameNumber,
     /// The kind of the payload. Not 0.
     pub kind: u8,
     /// The version of the kind.
@@ -120,6 +124,12 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
+    /// Whether it is a record, and thus has an LSN.
+    #[must_use]
+    pub const fn is_record(&self) -> bool {
+        self.head.kind <= RECORD_KIND_MAX
+    }
+
     /// The size of the frame in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
@@ -175,13 +185,13 @@ pub enum FrameError {
         /// The computed checksum.
         computed: u32,
     },
-    /// The checksum matches, but the frame records its own or a later LSN as synced.
-    #[error("LSN {lsn} records LSN {synced} as synced before it")]
+    /// The checksum matches, but the frame records its own or a later number as synced.
+    #[error("frame {number} records frame {synced} as synced before it")]
     Impossible {
-        /// Its LSN.
-        lsn: Lsn,
-        /// The LSN it records as synced.
-        synced: Lsn,
+        /// Its number.
+        number: FrameNumber,
+        /// The frame it records as synced.
+        synced: FrameNumber,
     },
 }
 
@@ -191,7 +201,7 @@ pub enum FrameError {
 /// [`EncodeError`]; `out` is then unchanged.
 ///
 /// # Panics
-/// If `head.synced` is not below `head.lsn`, or `write` removes bytes.
+/// If `head.synced` is not below `head.number`, or `write` removes bytes.
 #[inline]
 pub fn encode_with(
     out: &mut Vec<u8>,
@@ -209,13 +219,13 @@ fn encode(
     head: &Head,
     write: impl FnOnce(&mut Vec<u8>),
 ) -> Result<u32, EncodeError> {
-    assert!(head.synced < head.lsn, "a frame can only record earlier LSNs as synced");
+    assert!(head.synced < head.number, "a frame can only record earlier frames as synced");
     if head.kind == 0 {
         return Err(EncodeError::BadKind { kind: 0 });
     }
     let start = out.len();
     let mut bytes = [0; FRAME_HEAD_BYTES];
-    bytes[8..16].copy_from_slice(&head.lsn.0.to_le_bytes());
+    bytes[8..16].copy_from_slice(&head.number.0.to_le_bytes());
     bytes[16..20].copy_from_slice(&head.prev_crc.to_le_bytes());
     bytes[20..28].copy_from_slice(&head.synced.0.to_le_bytes());
     bytes[28] = head.kind;
@@ -270,8 +280,8 @@ pub(super) fn decode_with<'a>(bytes: &'a [u8], sum: &FrameSum) -> Result<Frame<'
     if computed != raw.crc {
         return Err(FrameError::BadChecksum { stored: raw.crc, computed });
     }
-    if raw.head.synced >= raw.head.lsn {
-        return Err(FrameError::Impossible { lsn: raw.head.lsn, synced: raw.head.synced });
+    if raw.head.synced >= raw.head.number {
+        return Err(FrameError::Impossible { number: raw.head.number, synced: raw.head.synced });
     }
     Ok(Frame { head: raw.head, crc: raw.crc, payload: &frame[FRAME_HEAD_BYTES..] })
 }
@@ -293,9 +303,9 @@ impl RawHead {
             len: u32::from_le_bytes([*l0, *l1, *l2, *l3]),
             crc: u32::from_le_bytes([*c0, *c1, *c2, *c3]),
             head: Head {
-                lsn: Lsn(u64::from_le_bytes([*n0, *n1, *n2, *n3, *n4, *n5, *n6, *n7])),
+                number: FrameNumber(u64::from_le_bytes([*n0, *n1, *n2, *n3, *n4, *n5, *n6, *n7])),
                 prev_crc: u32::from_le_bytes([*p0, *p1, *p2, *p3]),
-                synced: Lsn(u64::from_le_bytes([*s0, *s1, *s2, *s3, *s4, *s5, *s6, *s7])),
+                synced: FrameNumber(u64::from_le_bytes([*s0, *s1, *s2, *s3, *s4, *s5, *s6, *s7])),
                 kind: *kind,
                 version: *version,
             },
@@ -303,27 +313,45 @@ impl RawHead {
     }
 }
 
-/// Writes consecutive frames: assigns LSNs and links each frame to the previous one.
+/// A position in the log, behind a frame: the number of the frame, and the LSN of the last record up to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LogPosition {
+    /// The number of the frame; 0 before the first.
+    pub frame: FrameNumber,
+    /// The LSN of the last record up to that frame; 0 before the first. Marks and footers do not change it.
+    pub lsn: Lsn,
+}
+
+impl LogPosition {
+    /// The position behind the next frame, which is of this kind.
+    #[must_use]
+    pub const fn after(self, kind: u8) -> Self {
+        let lsn = if kind <= RECORD_KIND_MAX { self.lsn.next() } else { self.lsn };
+        Self { frame: self.frame.next(), lsn }
+    }
+}
+
+/// Writes consecutive frames: assigns frame numbers and LSNs, and links each frame to the previous one.
 ///
-/// A refused frame leaves the chain unchanged, so the next frame gets its LSN.
+/// A refused frame leaves the chain unchanged, so the next frame gets its number.
 #[derive(Clone, Debug)]
 pub struct FrameChain {
     sum: FrameSum,
-    last_lsn: Lsn,
+    last: LogPosition,
     last_crc: u32,
 }
 
 impl FrameChain {
-    /// A chain that continues behind the frame with `last_lsn` and `last_crc`; both are 0 if there is none.
+    /// A chain that continues behind the frame at `last` with the checksum `last_crc`; both are 0 if there is none.
     #[must_use]
-    pub fn new(seed: CrcSeed, last_lsn: Lsn, last_crc: u32) -> Self {
-        Self { sum: FrameSum::new(seed), last_lsn, last_crc }
+    pub fn new(seed: CrcSeed, last: LogPosition, last_crc: u32) -> Self {
+        Self { sum: FrameSum::new(seed), last, last_crc }
     }
 
-    /// The LSN of the last written frame.
+    /// The position behind the last written frame.
     #[must_use]
-    pub const fn last_lsn(&self) -> Lsn {
-        self.last_lsn
+    pub const fn last(&self) -> LogPosition {
+        self.last
     }
 
     /// The checksum of the last written frame.
@@ -332,48 +360,48 @@ impl FrameChain {
         self.last_crc
     }
 
-    /// Appends a record to `out` and returns its LSN. `write` appends the payload. Allocates only to grow `out`.
+    /// Appends a record to `out` and returns its position. `write` appends the payload. Allocates only to grow `out`.
     ///
     /// # Errors
     /// [`EncodeError`]; `out` and the chain are then unchanged.
     ///
     /// # Panics
-    /// If `synced` is beyond the last written LSN, or `write` removes bytes.
+    /// If `synced` is beyond the last written frame, or `write` removes bytes.
     #[inline]
     pub fn record(
         &mut self,
         out: &mut Vec<u8>,
-        synced: Lsn,
+        synced: FrameNumber,
         kind: u8,
         version: u8,
         write: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<Lsn, EncodeError> {
+    ) -> Result<LogPosition, EncodeError> {
         if kind > RECORD_KIND_MAX {
             return Err(EncodeError::BadKind { kind });
         }
         self.link(out, synced, kind, version, write)
     }
 
-    /// Appends a [`SYNCED_MARK`] and returns its LSN.
+    /// Appends a [`SYNCED_MARK`] and returns its number.
     ///
     /// # Panics
-    /// If `synced` is beyond the last written LSN.
-    pub fn mark(&mut self, out: &mut Vec<u8>, synced: Lsn) -> Lsn {
+    /// If `synced` is beyond the last written frame.
+    pub fn mark(&mut self, out: &mut Vec<u8>, synced: FrameNumber) -> FrameNumber {
         self.control(out, synced, SYNCED_MARK, &[])
     }
 
-    /// Appends the [`FOOTER`] of a segment and returns its LSN.
+    /// Appends the [`FOOTER`] of a segment and returns its number.
     ///
     /// # Panics
-    /// If `synced` is beyond the last written LSN.
-    pub fn footer(&mut self, out: &mut Vec<u8>, synced: Lsn) -> Lsn {
+    /// If `synced` is beyond the last written frame.
+    pub fn footer(&mut self, out: &mut Vec<u8>, synced: FrameNumber) -> FrameNumber {
         self.control(out, synced, FOOTER, &[])
     }
 
     /// Appends a control frame.
-    pub(super) fn control(&mut self, out: &mut Vec<u8>, synced: Lsn, kind: u8, payload: &[u8]) -> Lsn {
+    pub(super) fn control(&mut self, out: &mut Vec<u8>, synced: FrameNumber, kind: u8, payload: &[u8]) -> FrameNumber {
         match self.link(out, synced, kind, CONTROL_VERSION, |buffer| buffer.extend_from_slice(payload)) {
-            Ok(lsn) => lsn,
+            Ok(position) => position.frame,
             Err(error) => unreachable!("marks and footers are short and have a valid kind: {error}"),
         }
     }
@@ -382,14 +410,15 @@ impl FrameChain {
     fn link(
         &mut self,
         out: &mut Vec<u8>,
-        synced: Lsn,
+        synced: FrameNumber,
         kind: u8,
         version: u8,
         write: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<Lsn, EncodeError> {
-        let head = Head { lsn: self.last_lsn.next(), prev_crc: self.last_crc, synced, kind, version };
+    ) -> Result<LogPosition, EncodeError> {
+        let last = self.last.after(kind);
+        let head = Head { number: last.frame, prev_crc: self.last_crc, synced, kind, version };
         self.last_crc = encode(out, &self.sum, &head, write)?;
-        self.last_lsn = head.lsn;
-        Ok(head.lsn)
+        self.last = last;
+        Ok(last)
     }
 }

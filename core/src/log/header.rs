@@ -1,7 +1,7 @@
 //! The header block of every log file: signature, format version, log id, fields and checksum.
 //!
-//! The position and the range of the checksum are the same in every format version, so that a file of a newer version
-//! is never mistaken for a damaged one.
+//! The position and the range of the checksum are the same in every format version, so that a file of an older or newer
+//! version is never mistaken for a damaged one.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use std::fmt;
 pub const HEADER_BYTES: usize = 4096;
 
 /// The file format version that this code writes, and the only one it reads.
-pub(super) const FORMAT_VERSION: u32 = 1;
+pub(super) const FORMAT_VERSION: u32 = 2;
 
 /// The part of the header that holds fields; the rest is zeros. It fits the smallest disk sector.
 const BLOCK_BYTES: usize = 128;
@@ -48,6 +48,9 @@ pub enum HeaderError {
     /// The checksum matches, but this program does not know the format version.
     #[error("format version {0} is not known to this program")]
     UnknownVersion(u32),
+    /// The checksum matches, but the header has fields of a cluster, which are zeros in the log of a single node.
+    #[error("it belongs to a node of a cluster")]
+    OfCluster,
     /// The checksum matches, but the numbers contradict each other.
     #[error("the header contradicts itself")]
     Contradiction,
@@ -70,6 +73,12 @@ impl BlockWriter {
 
     pub(super) fn u64(mut self, value: u64) -> Self {
         self.bytes.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+
+    /// Fields of a cluster, which are zeros in the log of a single node.
+    pub(super) fn cluster_zeros(mut self, len: usize) -> Self {
+        self.bytes.resize(self.bytes.len() + len, 0);
         self
     }
 
@@ -137,11 +146,15 @@ impl<'a> BlockReader<'a> {
         u64::from_le_bytes(self.take())
     }
 
-    /// A number that later numbers are counted from, limited by [`NUMBER_MAX`].
-    pub(super) fn count(&mut self) -> Result<u64, HeaderError> {
-        let value = self.u64();
-        if value > NUMBER_MAX { Err(HeaderError::Contradiction) } else { Ok(value) }
+    /// Fields of a cluster, which are zeros in the log of a single node.
+    pub(super) fn cluster_zeros<const N: usize>(&mut self) -> Result<(), HeaderError> {
+        if self.take::<N>() == [0; N] { Ok(()) } else { Err(HeaderError::OfCluster) }
     }
+}
+
+/// A number that later numbers are counted from, limited by [`NUMBER_MAX`].
+pub(super) fn count(value: u64) -> Result<u64, HeaderError> {
+    if value > NUMBER_MAX { Err(HeaderError::Contradiction) } else { Ok(value) }
 }
 
 /// Whether every byte is zero. Vectorised, since the unused part of a segment is long.
@@ -157,11 +170,16 @@ mod tests {
 
     #[test]
     fn number_from_which_counting_could_overflow_is_refused() {
+        assert_eq!(count(NUMBER_MAX), Ok(1 << 62));
+        assert_eq!([count(NUMBER_MAX + 1), count(u64::MAX)], [Err(HeaderError::Contradiction); 2]);
+    }
+
+    #[test]
+    fn fields_of_a_cluster_are_refused_by_name() {
         let magic = *b"a header";
-        let block = BlockWriter::new(magic, LogId([7; 16])).u64(NUMBER_MAX).u64(NUMBER_MAX + 1).u64(u64::MAX);
-        let (bytes, _) = block.seal();
-        let mut reader = BlockReader::new(&bytes, magic).unwrap();
-        assert_eq!(reader.count(), Ok(1 << 62));
-        assert_eq!([reader.count(), reader.count()], [Err(HeaderError::Contradiction); 2]);
+        let block = |field| BlockWriter::new(magic, LogId([7; 16])).cluster_zeros(8).u64(field).seal().0;
+        let read = |bytes: &[u8]| BlockReader::new(bytes, magic)?.cluster_zeros::<16>();
+        assert_eq!(read(&block(0)), Ok(()));
+        assert_eq!(read(&block(1 << 56)), Err(HeaderError::OfCluster));
     }
 }

@@ -1,7 +1,8 @@
 //! The log: durable frames of opaque payloads.
 //!
 //! A log is a sequence of *segments*, each with a header and *frames*; a frame has a kind, a version and a payload that
-//! this module does not interpret. From time to time the whole state is written as a *snapshot*, a file of the same
+//! this module does not interpret. Every frame has a *frame number*; frames that are records also have an *LSN*, which
+//! counts records only. From time to time the whole state is written as a *snapshot*, a file of the same
 //! frames, so that old segments can be removed. After any stop, [`recover`] reads the newest snapshot and the frames
 //! after it, and either returns everything that was synced or refuses with the location and the reason.
 //!
@@ -10,7 +11,7 @@
 //!
 //! ```
 //! use driftq_core::log::{LogId, MemoryStorage, Replay, Malformed, IoOp, WriteAt, recover};
-//! use driftq_core::types::Lsn;
+//! use driftq_core::types::{FrameNumber, Lsn};
 //!
 //! #[derive(Default)]
 //! struct Texts(Vec<String>);
@@ -41,7 +42,7 @@
 //! }
 //! let mut chain = header.chain();
 //! let mut frames = Vec::new();
-//! chain.record(&mut frames, Lsn(0), 1, 1, |payload| payload.extend_from_slice(b"hello"))?;
+//! chain.record(&mut frames, FrameNumber(0), 1, 1, |payload| payload.extend_from_slice(b"hello"))?;
 //! let at = WriteAt { epoch: 1, position: driftq_core::log::HEADER_BYTES as u64 };
 //! IoOp::Append { file: header.file(), at, bytes: frames }.perform(&mut storage)?;
 //! IoOp::Sync { file: header.file() }.perform(&mut storage)?;
@@ -50,7 +51,7 @@
 //! let mut storage = storage.crash();
 //! let recovered = recover(&mut storage, None, &mut texts)?;
 //! assert_eq!(texts.0, ["hello"]);
-//! assert_eq!(recovered.last_lsn, Lsn(1));
+//! assert_eq!(recovered.last.lsn, Lsn(1));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -65,7 +66,9 @@ pub mod segment;
 pub mod snapshot;
 pub mod storage;
 
-pub use frame::{CrcSeed, EncodeError, Frame, FrameChain, FrameError, Head, MAX_PAYLOAD_BYTES, RECORD_KIND_MAX};
+pub use frame::{
+    CrcSeed, EncodeError, Frame, FrameChain, FrameError, Head, LogPosition, MAX_PAYLOAD_BYTES, RECORD_KIND_MAX,
+};
 pub use header::{HEADER_BYTES, HeaderError, LogId};
 pub use memory::{CrashPlan, FolderChange, MemoryStorage, SectorFate};
 pub use proof::find_frame;

@@ -9,35 +9,35 @@ use std::ops::RangeInclusive;
 use crc32fast::Hasher;
 
 use super::frame::{CrcSeed, FRAME_HEAD_BYTES, Head, MAX_PAYLOAD_BYTES, RawHead};
-use crate::types::Lsn;
+use crate::types::FrameNumber;
 
-/// A valid frame that records an LSN as synced which the reader did not reach.
+/// A valid frame that records a frame as synced which the reader did not reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Witness {
     pub(super) position: usize,
-    pub(super) lsn: Lsn,
-    pub(super) synced: Lsn,
+    pub(super) number: FrameNumber,
+    pub(super) synced: FrameNumber,
 }
 
-/// The first valid frame at or behind `from` that records `bad`, the LSN expected at `from`, as synced.
-pub(super) fn find_witness(bytes: &[u8], from: usize, bad: Lsn, seed: CrcSeed) -> Option<Witness> {
+/// The first valid frame at or behind `from` that records `bad`, the number of the frame expected at `from`, as synced.
+pub(super) fn find_witness(bytes: &[u8], from: usize, bad: FrameNumber, seed: CrcSeed) -> Option<Witness> {
     // Each frame between the bad one and the witness takes at least a head.
-    let lsn_max = Lsn(bad.0.saturating_add(((bytes.len() - from) / FRAME_HEAD_BYTES) as u64));
-    let proves_synced = |head: &Head| bad <= head.synced && head.lsn <= lsn_max;
+    let number_max = FrameNumber(bad.0.saturating_add(((bytes.len() - from) / FRAME_HEAD_BYTES) as u64));
+    let proves_synced = |head: &Head| bad <= head.synced && head.number <= number_max;
     let (position, head) = find(bytes, from, seed, proves_synced)?;
-    Some(Witness { position, lsn: head.lsn, synced: head.synced })
+    Some(Witness { position, number: head.number, synced: head.synced })
 }
 
-/// The position of the first valid frame at or behind byte `from` with an LSN within `lsns`. `driftqd wal salvage` uses
-/// it to continue behind damage; recovery never does.
+/// The position of the first valid frame at or behind byte `from` with a number within `numbers`. `driftqd wal
+/// salvage` uses it to continue behind damage; recovery never does.
 ///
 /// Runs in time linear in the number of bytes searched, whatever they contain.
 ///
 /// # Panics
 /// If `from` is beyond the end of `bytes`.
 #[must_use]
-pub fn find_frame(bytes: &[u8], from: usize, lsns: RangeInclusive<Lsn>, seed: CrcSeed) -> Option<usize> {
-    find(bytes, from, seed, |head| lsns.contains(&head.lsn)).map(|(position, _)| position)
+pub fn find_frame(bytes: &[u8], from: usize, numbers: RangeInclusive<FrameNumber>, seed: CrcSeed) -> Option<usize> {
+    find(bytes, from, seed, |head| numbers.contains(&head.number)).map(|(position, _)| position)
 }
 
 /// The first valid frame at or behind `from` whose head is `wanted`.
@@ -51,7 +51,7 @@ fn find(bytes: &[u8], from: usize, seed: CrcSeed, wanted: impl Fn(&Head) -> bool
     for (position, bytes) in heads.windows(FRAME_HEAD_BYTES).enumerate() {
         let Some(bytes) = bytes.first_chunk() else { continue };
         let RawHead { len, crc, head } = RawHead::read(bytes);
-        let plausible = head.synced < head.lsn && head.kind != 0 && wanted(&head);
+        let plausible = head.synced < head.number && head.kind != 0 && wanted(&head);
         let payload = position + FRAME_HEAD_BYTES;
         let fits = len as usize <= MAX_PAYLOAD_BYTES.min(tail.len() - payload);
         if plausible && fits && sums.extend(seed.sum_head(bytes), payload, len as usize) == crc {
@@ -130,14 +130,18 @@ mod tests {
         for len in [0, 1, 100, 5_000, 100_000] {
             for gap in [0, 1, 29, 511] {
                 let mut bytes = vec![0xAA; gap];
-                let head = Head { lsn: Lsn(12), prev_crc: 9, synced: Lsn(10), kind: 1, version: 0 };
+                let head = Head { number: FrameNumber(12), prev_crc: 9, synced: FrameNumber(10), kind: 1, version: 0 };
                 encode_with(&mut bytes, seed(), &head, |out| out.resize(out.len() + len, 0)).unwrap();
                 bytes.resize(bytes.len() + 100, 0);
-                let witness = Witness { position: gap, lsn: Lsn(12), synced: Lsn(10) };
-                assert_eq!(find_witness(&bytes, 0, Lsn(10), seed()), Some(witness));
-                assert_eq!(find_witness(&bytes, 0, Lsn(11), seed()), None, "it does not record LSN 11 as synced");
+                let witness = Witness { position: gap, number: FrameNumber(12), synced: FrameNumber(10) };
+                assert_eq!(find_witness(&bytes, 0, FrameNumber(10), seed()), Some(witness));
+                assert_eq!(
+                    find_witness(&bytes, 0, FrameNumber(11), seed()),
+                    None,
+                    "it does not record frame 11 as synced"
+                );
                 let other = CrcSeed::new(LogId([3; 16]), FileId::Segment(2));
-                assert_eq!(find_witness(&bytes, 0, Lsn(10), other), None, "it belongs to another file");
+                assert_eq!(find_witness(&bytes, 0, FrameNumber(10), other), None, "it belongs to another file");
             }
         }
     }
@@ -145,39 +149,39 @@ mod tests {
     #[test]
     fn witness_at_end_of_file_without_zeros_is_found() {
         let mut bytes = vec![0xAA; 7];
-        let lsn = Lsn(u64::MAX / 2);
-        let head = Head { lsn, prev_crc: u32::MAX, synced: Lsn(lsn.0 - 2), kind: 1, version: 1 };
+        let number = FrameNumber(u64::MAX / 2);
+        let head = Head { number, prev_crc: u32::MAX, synced: FrameNumber(number.0 - 2), kind: 1, version: 1 };
         encode_with(&mut bytes, seed(), &head, |out| out.extend([0xFF; 100])).unwrap();
-        let witness = Witness { position: 7, lsn, synced: head.synced };
+        let witness = Witness { position: 7, number, synced: head.synced };
         assert_eq!(find_witness(&bytes, 0, head.synced, seed()), Some(witness));
     }
 
     #[test]
-    fn frame_with_implausibly_high_lsn_proves_nothing() {
-        let (from, bad) = (6_000, Lsn(10));
-        let witness = |lsn: u64| {
+    fn frame_with_implausibly_high_number_proves_nothing() {
+        let (from, bad) = (6_000, FrameNumber(10));
+        let witness = |number: u64| {
             let mut bytes = vec![0xAA; from];
-            let head = Head { lsn: Lsn(lsn), prev_crc: 9, synced: bad, kind: 1, version: 1 };
+            let head = Head { number: FrameNumber(number), prev_crc: 9, synced: bad, kind: 1, version: 1 };
             encode_with(&mut bytes, seed(), &head, |out| out.extend([7; 5 * FRAME_HEAD_BYTES])).unwrap();
-            find_witness(&bytes, from, bad, seed()).map(|witness| witness.lsn)
+            find_witness(&bytes, from, bad, seed()).map(|witness| witness.number)
         };
         // The frame itself is as long as six heads.
-        assert_eq!(witness(16), Some(Lsn(16)));
+        assert_eq!(witness(16), Some(FrameNumber(16)));
         assert_eq!(witness(17), None);
     }
 
     #[test]
-    fn frame_behind_garbage_is_found_by_lsn() {
+    fn frame_behind_garbage_is_found_by_number() {
         let mut bytes = Vec::new();
         let mut starts = Vec::new();
-        for (lsn, gap) in [(5, 7), (6, 0), (9, 100)] {
+        for (number, gap) in [(5, 7), (6, 0), (9, 100)] {
             bytes.resize(bytes.len() + gap, 0xAA);
             starts.push(bytes.len());
-            let head = Head { lsn: Lsn(lsn), prev_crc: 0, synced: Lsn(0), kind: 1, version: 1 };
+            let head = Head { number: FrameNumber(number), prev_crc: 0, synced: FrameNumber(0), kind: 1, version: 1 };
             encode_with(&mut bytes, seed(), &head, |out| out.extend_from_slice(b"payload")).unwrap();
         }
         bytes.resize(bytes.len() + 100, 0);
-        let find = |from, first, last| find_frame(&bytes, from, Lsn(first)..=Lsn(last), seed());
+        let find = |from, first, last| find_frame(&bytes, from, FrameNumber(first)..=FrameNumber(last), seed());
         assert_eq!(find(0, 1, 10), Some(starts[0]));
         assert_eq!(find(starts[0] + 1, 1, 10), Some(starts[1]));
         assert_eq!(find(0, 7, 10), Some(starts[2]));
@@ -189,11 +193,11 @@ mod tests {
     fn tail_full_of_forged_heads_is_searched_quickly() {
         // 20,000 plausible heads, each claiming 10 MB: a naive search would checksum 200 GB.
         let mut one = Vec::new();
-        let head = Head { lsn: Lsn(3), prev_crc: 0, synced: Lsn(2), kind: 1, version: 1 };
+        let head = Head { number: FrameNumber(3), prev_crc: 0, synced: FrameNumber(2), kind: 1, version: 1 };
         encode_with(&mut one, seed(), &head, |_| {}).unwrap();
         one[..4].copy_from_slice(&10_000_000_u32.to_le_bytes());
         let mut bytes = one.repeat(20_000);
         bytes.resize(11_000_000, 1);
-        assert_eq!(find_witness(&bytes, 0, Lsn(1), seed()), None);
+        assert_eq!(find_witness(&bytes, 0, FrameNumber(1), seed()), None);
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::frame::{CONTROL_VERSION, FOOTER, Frame, RECORD_KIND_MAX, SYNCED_MARK};
+use super::frame::{CONTROL_VERSION, FOOTER, Frame, LogPosition, RECORD_KIND_MAX, SYNCED_MARK};
 use super::header::{HeaderError, LogId};
 use super::proof;
 use super::report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
@@ -15,7 +15,7 @@ use super::scan::{FolderScan, storage_error};
 use super::segment::{END_ZEROS, SegmentHeader, SegmentReader, StopReason};
 use super::snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, read_snapshot};
 use super::storage::{FileId, Storage, read_whole};
-use crate::types::Lsn;
+use crate::types::{FrameNumber, Lsn};
 
 /// Receives the records that recovery finds.
 ///
@@ -39,8 +39,8 @@ pub trait Replay {
         Ok(())
     }
 
-    /// Receives one record of the log, in the order they were written. LSNs ascend, but not always by one: marks and
-    /// footers have LSNs too.
+    /// Receives one record of the log, in the order they were written. Each LSN is one more than the last; the first
+    /// is one more than that of the snapshot, or 1.
     ///
     /// # Errors
     /// [`Malformed`] if it cannot be decoded or applied; recovery then refuses.
@@ -81,7 +81,7 @@ pub fn recover(
         out: Recovered {
             log_id: found.or(new_log).ok_or(RecoveryError::NoLog)?,
             snapshot: None,
-            last_lsn: Lsn(0),
+            last: LogPosition::default(),
             last_crc: 0,
             next_segment: scan.segments.last().map_or(1, |last| last.sequence + 1),
             segments: Vec::new(),
@@ -115,7 +115,7 @@ struct Recovery {
     /// The snapshot that the state is restored from.
     base: Option<SnapshotHead>,
     /// Damaged snapshots, newest first.
-    damaged: Vec<(Lsn, SnapshotError)>,
+    damaged: Vec<(FrameNumber, SnapshotError)>,
     /// How many bytes of the segments that were read must be kept, by sequence number.
     ends: BTreeMap<u64, u64>,
     /// Reused for every segment.
@@ -123,8 +123,8 @@ struct Recovery {
 }
 
 impl Recovery {
-    fn base_lsn(&self) -> Lsn {
-        self.base.map_or(Lsn(0), |base| base.lsn)
+    fn base_frame(&self) -> FrameNumber {
+        self.base.map_or(FrameNumber(0), |base| base.at.frame)
     }
 
     /// Restores the newest valid snapshot, or none.
@@ -133,24 +133,24 @@ impl Recovery {
         storage: &mut (impl Storage + ?Sized),
         replay: &mut (impl Replay + ?Sized),
     ) -> Result<(), RecoveryError> {
-        for lsn in self.scan.snapshots.iter().rev().copied() {
-            let file = FileId::Snapshot(lsn);
+        for frame in self.scan.snapshots.iter().rev().copied() {
+            let file = FileId::Snapshot(frame);
             replay.reset();
             let restore = |kind, version, payload: &[u8]| replay.restore(kind, version, payload);
-            match read_snapshot(storage, lsn, &mut self.buffer, restore) {
+            match read_snapshot(storage, frame, &mut self.buffer, restore) {
                 Ok(head) => {
                     replay.restored().map_err(|reason| RecoveryError::Contradictory { file, reason })?;
                     self.base = Some(head);
-                    self.out.snapshot = Some(lsn);
+                    self.out.snapshot = Some(head.at);
                     return Ok(());
                 }
                 Err(SnapshotReadError::Damaged(error)) => {
-                    self.damaged.push((lsn, error));
+                    self.damaged.push((frame, error));
                     self.out.notices.push(Notice::DamagedSnapshot { file, error });
                 }
                 Err(SnapshotReadError::Storage(fault)) => return Err(storage_error("reading", Some(file), fault)),
-                Err(SnapshotReadError::Refused { position, kind, version, reason }) => {
-                    return Err(RecoveryError::Malformed { file, position, lsn, kind, version, reason });
+                Err(SnapshotReadError::Refused { at, position, kind, version, reason }) => {
+                    return Err(RecoveryError::Malformed { file, position, at, kind, version, reason });
                 }
             }
         }
@@ -166,7 +166,7 @@ impl Recovery {
         let start = self.find_start()?;
         let headers = self.check_headers(start)?;
         if let Some(first) = headers.first() {
-            self.check_base(first.previous_lsn, first.previous_crc, first.file(), 0)?;
+            self.check_base(first.previous, first.previous_crc, first.file(), 0)?;
         }
         for (index, header) in headers.iter().enumerate() {
             let file = header.file();
@@ -183,9 +183,9 @@ impl Recovery {
 
     /// The index of the segment that contains, or would contain, the first frame after the snapshot.
     fn find_start(&mut self) -> Result<usize, RecoveryError> {
-        let needed = self.base_lsn().next();
+        let needed = self.base_frame().next();
         let segments = &self.scan.segments;
-        let Some(start) = segments.iter().rposition(|s| s.header.is_ok_and(|header| header.first_lsn() <= needed))
+        let Some(start) = segments.iter().rposition(|s| s.header.is_ok_and(|header| header.first_frame() <= needed))
         else {
             return Err(self.start_error(needed));
         };
@@ -197,12 +197,12 @@ impl Recovery {
         Ok(start)
     }
 
-    fn start_error(&self, needed: Lsn) -> RecoveryError {
+    fn start_error(&self, needed: FrameNumber) -> RecoveryError {
         let segments = &self.scan.segments;
         match segments.iter().find_map(|segment| segment.header.ok()) {
             Some(oldest) if segments[0].sequence == oldest.sequence => RecoveryError::StartsTooLate {
                 file: oldest.file(),
-                first_lsn: oldest.first_lsn(),
+                first_frame: oldest.first_frame(),
                 needed,
                 damaged: self.damaged.first().copied(),
             },
@@ -223,7 +223,7 @@ impl Recovery {
             let file = segment.file();
             if let Some(before) = headers.last().filter(|before| before.sequence + 1 != segment.sequence) {
                 let missing = FileId::Segment(before.sequence + 1);
-                return Err(RecoveryError::MissingSegment { missing, after: file, lsn: before.first_lsn() });
+                return Err(RecoveryError::MissingSegment { missing, after: file, frame: before.first_frame() });
             }
             let proof = Proof::Successor(last.file());
             headers.push(segment.header.map_err(|error| RecoveryError::DamagedHeader { file, error, proof })?);
@@ -241,22 +241,24 @@ impl Recovery {
     ) -> Result<(), RecoveryError> {
         let file = header.file();
         let mut reader = SegmentReader::new(header, bytes);
-        while reader.last_lsn() < next.previous_lsn {
+        while reader.log_position().frame < next.previous.frame {
             let Some(frame) = reader.next() else {
                 return Err(corrupt(file, &reader, Proof::Successor(next.file())));
             };
-            self.replay_frame(file, reader.position(), &frame, replay)?;
+            self.replay_frame(file, &reader, &frame, replay)?;
         }
-        if (reader.last_lsn(), reader.last_crc()) != (next.previous_lsn, next.previous_crc) {
+        let (position, last) = (reader.position() as u64, reader.log_position());
+        if (last.frame, reader.last_crc()) != (next.previous.frame, next.previous_crc) {
             return Err(RecoveryError::Unlinked {
                 file,
-                position: reader.position() as u64,
-                lsn: reader.last_lsn(),
+                position,
+                frame: last.frame,
                 found: reader.last_crc(),
                 by: next.file(),
                 expected: next.previous_crc,
             });
         }
+        check_count(file, position, last, next.file(), next.previous.lsn)?;
         self.ends.insert(header.sequence, reader.position() as u64);
         Ok(())
     }
@@ -273,108 +275,110 @@ impl Recovery {
         let mut footer_last = false;
         while let Some(frame) = reader.next() {
             footer_last = frame.head.kind == FOOTER;
-            self.replay_frame(file, reader.position(), &frame, replay)?;
+            self.replay_frame(file, &reader, &frame, replay)?;
         }
-        let (position, lsn) = (reader.position(), reader.last_lsn().next());
+        let (position, frame) = (reader.position(), reader.log_position().frame.next());
         let reason = reader.stop().map_or(StopReason::End, |stop| stop.reason);
         // A snapshot gets its final name only once the log is synced through it. That holds for a damaged one as well.
-        if let Some(newest) = self.scan.snapshots.last().filter(|newest| **newest >= lsn) {
+        if let Some(newest) = self.scan.snapshots.last().filter(|newest| **newest >= frame) {
             return Err(corrupt(file, &reader, Proof::Snapshot(*newest)));
         }
         let end = bytes.iter().rposition(|byte| *byte != 0).map_or(position, |last| (last + 1).max(position));
         let (len, ends_in_footer) = (bytes.len() as u64, footer_last && reason == StopReason::End);
         if len < header.capacity && !ends_in_footer && len - (end as u64) < END_ZEROS {
-            return Err(RecoveryError::CutOff { file, len, made: header.capacity, lsn });
+            return Err(RecoveryError::CutOff { file, len, made: header.capacity, frame });
         }
         // Behind a footer nothing follows. Elsewhere zeros stay, which show that the file was not cut within its data.
         let keep = if ends_in_footer { end as u64 } else { (end as u64 + END_ZEROS).next_multiple_of(PAGE_BYTES) };
         self.ends.insert(header.sequence, keep);
         if reason != StopReason::End {
-            let witness = proof::find_witness(bytes, position, lsn, header.seed());
+            let witness = proof::find_witness(bytes, position, frame, header.seed());
             if let Some(witness) = witness {
-                let proof =
-                    Proof::Frame { position: witness.position as u64, lsn: witness.lsn, synced: witness.synced };
+                let (position, frame, synced) = (witness.position as u64, witness.number, witness.synced);
+                let proof = Proof::Frame { position, frame, synced };
                 return Err(corrupt(file, &reader, proof));
             }
             let (position, bytes) = (position as u64, (end - position) as u64);
-            self.out.notices.push(Notice::TornTail { file, position, bytes, lsn, reason });
+            self.out.notices.push(Notice::TornTail { file, position, bytes, frame, reason });
         }
         self.out.clean = ends_in_footer;
-        self.out.last_lsn = reader.last_lsn();
+        self.out.last = reader.log_position();
         self.out.last_crc = reader.last_crc();
         Ok(())
     }
 
-    /// Replays one valid frame that ends at byte `end`.
+    /// Replays one valid frame, the last that `reader` has returned.
     #[inline]
     fn replay_frame(
         &mut self,
         file: FileId,
-        end: usize,
+        reader: &SegmentReader<'_>,
         frame: &Frame<'_>,
         replay: &mut (impl Replay + ?Sized),
     ) -> Result<(), RecoveryError> {
         self.out.frames_read += 1;
         self.out.bytes_read += frame.size() as u64;
-        let head = &frame.head;
-        if head.lsn <= self.base_lsn() {
-            return self.check_base(head.lsn, frame.crc, file, end);
+        let (head, at, end) = (&frame.head, reader.log_position(), reader.position());
+        if at.frame <= self.base_frame() {
+            return self.check_base(at, frame.crc, file, end);
         }
         let replayed = match head.kind {
-            ..=RECORD_KIND_MAX => replay.replay(head.lsn, head.kind, head.version, frame.payload),
+            ..=RECORD_KIND_MAX => replay.replay(at.lsn, head.kind, head.version, frame.payload),
             SYNCED_MARK | FOOTER if head.version == CONTROL_VERSION => Ok(()),
             _ => Err(Malformed::new("unknown kind or version of a mark")),
         };
         replayed.map_err(|reason| RecoveryError::Malformed {
             file,
             position: (end - frame.size()) as u64,
-            lsn: head.lsn,
+            at,
             kind: head.kind,
             version: head.version,
             reason,
         })
     }
 
-    /// The frame with the LSN of the snapshot must have the checksum recorded in the snapshot.
-    fn check_base(&self, lsn: Lsn, crc: u32, file: FileId, end: usize) -> Result<(), RecoveryError> {
-        match self.base {
-            Some(base) if base.lsn == lsn && base.crc != crc => Err(RecoveryError::Unlinked {
+    /// The frame that the snapshot was taken after must have the checksum recorded in the snapshot, and as many records
+    /// up to it as the snapshot says.
+    fn check_base(&self, at: LogPosition, crc: u32, file: FileId, end: usize) -> Result<(), RecoveryError> {
+        let Some(base) = self.base.filter(|base| base.at.frame == at.frame) else { return Ok(()) };
+        if base.crc != crc {
+            return Err(RecoveryError::Unlinked {
                 file,
                 position: end as u64,
-                lsn,
+                frame: at.frame,
                 found: crc,
                 by: base.file(),
                 expected: base.crc,
-            }),
-            _ => Ok(()),
+            });
         }
+        check_count(file, end as u64, at, base.file(), base.at.lsn)
     }
 
     /// Separates the files to keep from the garbage.
     fn conclude(self) -> Recovered {
         let Self { mut out, scan, damaged, ends, .. } = self;
-        let is_damaged = |lsn: &Lsn| damaged.iter().any(|(bad, _)| bad == lsn);
+        let is_damaged = |frame: &FrameNumber| damaged.iter().any(|(bad, _)| bad == frame);
         // A damaged snapshot is garbage: left in place, it would later count as one of the two to keep, and everything
         // in it has just been recovered from elsewhere.
-        let (bad, mut good): (Vec<Lsn>, Vec<Lsn>) = scan.snapshots.iter().copied().partition(is_damaged);
+        let (bad, mut good): (Vec<_>, Vec<_>) = scan.snapshots.iter().copied().partition(is_damaged);
         out.snapshots = good.split_off(good.len().saturating_sub(2));
-        let reach_back = if out.snapshots.len() == 2 { out.snapshots[0] } else { Lsn(0) };
+        let reach_back = if out.snapshots.len() == 2 { out.snapshots[0] } else { FrameNumber(0) };
 
-        let mut last_lsn = out.last_lsn;
+        let mut last_frame = out.last.frame;
         for (index, segment) in scan.segments.iter().enumerate().rev() {
             // A segment whose header is damaged begins no earlier than the one before.
             let header = scan.segments[..=index].iter().rev().find_map(|segment| segment.header.ok());
-            let first_lsn = header.map_or(Lsn(1), |header| header.first_lsn());
+            let first_frame = header.map_or(FrameNumber(1), |header| header.first_frame());
             let in_use = segment.sequence + 1 == out.next_segment;
-            if last_lsn <= reach_back && !in_use {
+            if last_frame <= reach_back && !in_use {
                 out.garbage.push(segment.file());
             } else {
                 let (sequence, len) = (segment.sequence, segment.len);
                 let end = ends.get(&sequence).map_or(len, |end| len.min(*end));
-                out.segments.push(SegmentInfo { sequence, first_lsn, last_lsn, len, end });
+                out.segments.push(SegmentInfo { sequence, first_frame, last_frame, len, end });
             }
             // An older segment ends where this one begins, whatever the older header says.
-            last_lsn = segment.header.map_or(last_lsn, |header| header.previous_lsn);
+            last_frame = segment.header.map_or(last_frame, |header| header.previous.frame);
         }
         out.segments.reverse();
         for sequence in scan.never_begun {
@@ -392,8 +396,16 @@ fn corrupt(file: FileId, reader: &SegmentReader<'_>, proof: Proof) -> RecoveryEr
     RecoveryError::Corrupt {
         file,
         position: reader.position() as u64,
-        lsn: reader.last_lsn().next(),
+        frame: reader.log_position().frame.next(),
         reason: reader.stop().map_or(StopReason::End, |stop| stop.reason),
         proof,
     }
+}
+
+/// The last record up to the end of `at` must have the LSN that the file `by` continues from.
+fn check_count(file: FileId, position: u64, at: LogPosition, by: FileId, expected: Lsn) -> Result<(), RecoveryError> {
+    if at.lsn == expected {
+        return Ok(());
+    }
+    Err(RecoveryError::Miscounted { file, position, frame: at.frame, found: at.lsn, by, expected })
 }

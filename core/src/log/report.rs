@@ -1,28 +1,29 @@
 //! The result of recovery: what it found, notices for the operator, or the reason for a refusal.
 
-use super::header::{HeaderError, LogId};
+use super::frame::LogPosition;
+use super::header::{FORMAT_VERSION, HeaderError, LogId};
 use super::segment::{SegmentHeader, StopReason};
 use super::snapshot::SnapshotError;
 use super::storage::{FileId, IoOp, StorageFault};
-use crate::types::Lsn;
+use crate::types::{FrameNumber, Lsn};
 
-/// A recovered log. Every record through [`last_lsn`](Self::last_lsn) is durable.
+/// A recovered log. Everything through [`last`](Self::last) is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
     /// The id of the log.
     pub log_id: LogId,
     /// The snapshot the state was restored from.
-    pub snapshot: Option<Lsn>,
-    /// The last LSN; 0 in a new log.
-    pub last_lsn: Lsn,
-    /// The checksum of the frame with that LSN; 0 in a new log.
+    pub snapshot: Option<LogPosition>,
+    /// The number of the last frame and the LSN of the last record; 0 in a new log.
+    pub last: LogPosition,
+    /// The checksum of that frame; 0 in a new log.
     pub last_crc: u32,
     /// The sequence number of the segment to continue in.
     pub next_segment: u64,
     /// The segments to keep, oldest first.
     pub segments: Vec<SegmentInfo>,
     /// The snapshots to keep, oldest first: at most two. The older one has not been read.
-    pub snapshots: Vec<Lsn>,
+    pub snapshots: Vec<FrameNumber>,
     /// Files that are no longer needed; [`cleanup_ops`](Self::cleanup_ops) removes them.
     pub garbage: Vec<FileId>,
     /// What recovery handled and an operator should know.
@@ -43,9 +44,9 @@ impl Recovered {
         SegmentHeader {
             log_id: self.log_id,
             sequence: self.next_segment,
-            previous_lsn: self.last_lsn,
+            previous: self.last,
             previous_crc: self.last_crc,
-            synced: self.last_lsn,
+            synced: self.last.frame,
             capacity: 0,
         }
     }
@@ -84,11 +85,12 @@ impl Recovered {
 pub struct SegmentInfo {
     /// Its sequence number.
     pub sequence: u64,
-    /// Its first LSN; if its header is damaged and the segment is not needed, that of the segment before, or 1.
-    pub first_lsn: Lsn,
-    /// Its last LSN, one below the first if it has no frame. Once the older of two snapshots is at or above it, the
-    /// segment may be removed.
-    pub last_lsn: Lsn,
+    /// The number of its first frame; if its header is damaged and the segment is not needed, that of the segment
+    /// before, or 1.
+    pub first_frame: FrameNumber,
+    /// The number of its last frame, one below the first if it has no frame. Once the older of two snapshots is at or
+    /// above it, the segment may be removed.
+    pub last_frame: FrameNumber,
     /// The size of its file in bytes.
     pub len: u64,
     /// How many bytes of the file must be kept; its size if that is not known.
@@ -99,7 +101,7 @@ pub struct SegmentInfo {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Notice {
     /// The last segment ends with bytes that nothing proves synced.
-    #[error("{file}: torn tail of {bytes} bytes from byte {position} on (LSN {lsn}: {reason}), never synced; cut")]
+    #[error("{file}: torn tail of {bytes} bytes from byte {position} on (frame {frame}: {reason}), never synced; cut")]
     TornTail {
         /// The last segment.
         file: FileId,
@@ -107,8 +109,8 @@ pub enum Notice {
         position: u64,
         /// The number of bytes that follow, trailing zeros excluded.
         bytes: u64,
-        /// The LSN of the first lost frame.
-        lsn: Lsn,
+        /// The number of the first lost frame.
+        frame: FrameNumber,
         /// What is wrong with it.
         reason: StopReason,
     },
@@ -140,18 +142,18 @@ pub enum Notice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Proof {
     /// A valid frame behind the damage.
-    #[error("the frame with LSN {lsn} at byte {position} records LSN {synced} as synced")]
+    #[error("frame {frame} at byte {position} records frame {synced} as synced")]
     Frame {
         /// Where that frame begins, in the same file.
         position: u64,
-        /// Its LSN.
-        lsn: Lsn,
-        /// The LSN that it records as synced.
-        synced: Lsn,
+        /// Its number.
+        frame: FrameNumber,
+        /// The number of the frame that it records as synced.
+        synced: FrameNumber,
     },
     /// A snapshot under its final name.
-    #[error("there is a snapshot of LSN {0}")]
-    Snapshot(Lsn),
+    #[error("there is a snapshot of frame {0}")]
+    Snapshot(FrameNumber),
     /// A later segment, whose header is written only once everything before it is synced.
     #[error("{0} was begun after it")]
     Successor(FileId),
@@ -188,15 +190,21 @@ pub enum RecoveryError {
     #[error("there is no log here")]
     NoLog,
     /// The header is valid, but its format version is unknown to this program.
-    #[error(
-        "{file}: written in format version {version}, which this program cannot read; use a newer version of the \
-            program"
-    )]
+    #[error("{file}: {}", unknown_version(*version))]
     UnknownVersion {
         /// The file.
         file: FileId,
         /// Its format version.
         version: u32,
+    },
+    /// The header is valid, but has fields of a cluster.
+    #[error(
+        "{file}: belongs to a node of a cluster, and this program runs single nodes only. Nothing was changed; use a \
+         version of the program that runs clusters"
+    )]
+    OfCluster {
+        /// The file.
+        file: FileId,
     },
     /// The file belongs to another log.
     #[error("{file}: belongs to log {found}, the others to log {expected}. {REMEDY}")]
@@ -223,29 +231,29 @@ pub enum RecoveryError {
         witness: FileId,
     },
     /// A segment is missing from the sequence.
-    #[error("{missing}: missing, though {after} is there (LSN {lsn} on). {REMEDY}")]
+    #[error("{missing}: missing, though {after} is there (frame {frame} on). {REMEDY}")]
     MissingSegment {
         /// The missing segment.
         missing: FileId,
         /// A later segment that exists.
         after: FileId,
-        /// The first LSN of the segment before the gap.
-        lsn: Lsn,
+        /// The number of the first frame in the segment before the gap.
+        frame: FrameNumber,
     },
-    /// The oldest segment starts behind the first LSN that is needed.
+    /// The oldest segment starts behind the first frame that is needed.
     #[error(
-        "{file}: starts at LSN {first_lsn}, but the log is needed from LSN {needed} on{}. {REMEDY}",
+        "{file}: starts at frame {first_frame}, but the log is needed from frame {needed} on{}. {REMEDY}",
         damaged_snapshot(damaged)
     )]
     StartsTooLate {
         /// The oldest segment.
         file: FileId,
-        /// Its first LSN.
-        first_lsn: Lsn,
-        /// The first LSN that is needed.
-        needed: Lsn,
+        /// The number of its first frame.
+        first_frame: FrameNumber,
+        /// The number of the first frame that is needed.
+        needed: FrameNumber,
         /// The newest snapshot that could not be used, and why.
-        damaged: Option<(Lsn, SnapshotError)>,
+        damaged: Option<(FrameNumber, SnapshotError)>,
     },
     /// The header of a segment in use is damaged.
     #[error("{file}: corrupt at byte 0: {error}; {proof}. {REMEDY}")]
@@ -258,14 +266,14 @@ pub enum RecoveryError {
         proof: Proof,
     },
     /// A synced frame is missing or damaged.
-    #[error("{file}: corrupt at byte {position}, LSN {lsn}: {reason}; but it was synced: {proof}. {REMEDY}")]
+    #[error("{file}: corrupt at byte {position}, frame {frame}: {reason}; but it was synced: {proof}. {REMEDY}")]
     Corrupt {
         /// The segment.
         file: FileId,
         /// Where the frame should start.
         position: u64,
-        /// Its LSN.
-        lsn: Lsn,
+        /// Its number.
+        frame: FrameNumber,
         /// What was found instead.
         reason: StopReason,
         /// What proves that it was synced.
@@ -274,7 +282,7 @@ pub enum RecoveryError {
     /// The last segment is shorter than it was made, and without the end of its data.
     #[error(
         "{file}: cut off at byte {len}: it was made with {made} bytes, and neither a footer nor zeros follow its last \
-         frame, so frames from LSN {lsn} on are missing. {REMEDY}"
+         frame, so frames from number {frame} on are missing. {REMEDY}"
     )]
     CutOff {
         /// The last segment.
@@ -283,21 +291,21 @@ pub enum RecoveryError {
         len: u64,
         /// The size it was made with.
         made: u64,
-        /// The LSN of the first frame that is missing.
-        lsn: Lsn,
+        /// The number of the first frame that is missing.
+        frame: FrameNumber,
     },
     /// Two files are each intact, but do not link to each other.
     #[error(
-        "{file}: the frame with LSN {lsn}, ending at byte {position}, has checksum {found:#010x}, but {by} follows one \
-         with {expected:#010x}. {REMEDY}"
+        "{file}: frame {frame}, ending at byte {position}, has checksum {found:#010x}, but {by} follows one with \
+         {expected:#010x}. {REMEDY}"
     )]
     Unlinked {
         /// The segment.
         file: FileId,
         /// Where the last frame before the link ends.
         position: u64,
-        /// The LSN of that frame.
-        lsn: Lsn,
+        /// The number of that frame.
+        frame: FrameNumber,
         /// The checksum it has.
         found: u32,
         /// The file that expects another checksum.
@@ -305,18 +313,39 @@ pub enum RecoveryError {
         /// The checksum that file expects.
         expected: u32,
     },
+    /// Two files are each intact and link to each other, but number records differently.
+    #[error(
+        "{file}: the last record up to frame {frame}, ending at byte {position}, has LSN {found}, but {by} follows LSN \
+         {expected}. {REMEDY}"
+    )]
+    Miscounted {
+        /// The segment.
+        file: FileId,
+        /// Where the last frame before the link ends.
+        position: u64,
+        /// The number of that frame.
+        frame: FrameNumber,
+        /// The LSN of the last record up to it.
+        found: Lsn,
+        /// The file that expects another LSN.
+        by: FileId,
+        /// The LSN that file expects.
+        expected: Lsn,
+    },
     /// A record is intact, but cannot be decoded or applied.
     #[error(
-        "{file}: record of kind {kind:#04x}, version {version}, at byte {position}, LSN {lsn}: {reason}. It was \
-         written by a newer version, or damaged before it was written. {REMEDY}"
+        "{file}: record of kind {kind:#04x}, version {version}, at byte {position}, frame {}, LSN {}: {reason}. It \
+         was written by a newer version, or damaged before it was written. {REMEDY}",
+        at.frame,
+        at.lsn
     )]
     Malformed {
         /// The segment or snapshot.
         file: FileId,
         /// Where the frame of the record starts.
         position: u64,
-        /// Its LSN; in a snapshot, the snapshot's.
-        lsn: Lsn,
+        /// Its number and LSN; in a snapshot, the snapshot's. The LSN of a control frame is that of the last record.
+        at: LogPosition,
         /// Its kind.
         kind: u8,
         /// Its version.
@@ -338,8 +367,39 @@ fn in_file(file: Option<FileId>) -> String {
     file.map_or_else(String::new, |file| format!(" {file}"))
 }
 
-fn damaged_snapshot(damaged: &Option<(Lsn, SnapshotError)>) -> String {
-    damaged.map_or_else(String::new, |(lsn, error)| format!(", since {} is damaged ({error})", FileId::Snapshot(lsn)))
+fn damaged_snapshot(damaged: &Option<(FrameNumber, SnapshotError)>) -> String {
+    damaged
+        .map_or_else(String::new, |(frame, error)| format!(", since {} is damaged ({error})", FileId::Snapshot(frame)))
+}
+
+fn unknown_version(version: u32) -> String {
+    let remedy = match version < FORMAT_VERSION {
+        true => {
+            "It is the format of the preview 0.1. Nothing was changed. Run the program that wrote it until every \
+             message is consumed, then start this one in an empty folder"
+        }
+        false => "Nothing was changed; use a newer version of the program",
+    };
+    format!("written in format version {version}, which this program cannot read. {remedy}")
+}
+
+impl RecoveryError {
+    /// The refusal of a file with a valid header that this program does not support; `None` for a damaged header.
+    #[must_use]
+    pub const fn unsupported(file: FileId, error: HeaderError) -> Option<Self> {
+        match error {
+            HeaderError::UnknownVersion(version) => Some(Self::UnknownVersion { file, version }),
+            HeaderError::OfCluster => Some(Self::OfCluster { file }),
+            _ => None,
+        }
+    }
+
+    /// Whether the log is damaged. Otherwise there is none, or none that this program or this storage can read, and a
+    /// salvage cannot help.
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        !matches!(self, Self::NoLog | Self::Storage { .. } | Self::UnknownVersion { .. } | Self::OfCluster { .. })
+    }
 }
 
 /// A record is intact, but cannot be decoded or applied.

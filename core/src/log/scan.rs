@@ -5,7 +5,7 @@ use super::report::{Proof, RecoveryError};
 use super::segment::SegmentHeader;
 use super::snapshot::{self, SnapshotError};
 use super::storage::{FileId, Storage, StorageFault, read_more, read_whole};
-use crate::types::Lsn;
+use crate::types::FrameNumber;
 
 /// A segment that was in use.
 #[derive(Debug)]
@@ -30,8 +30,8 @@ pub(super) struct FolderScan {
     pub(super) segments: Vec<ScannedSegment>,
     /// Later segments that contain nothing but, perhaps, part of a header.
     pub(super) never_begun: Vec<u64>,
-    pub(super) snapshots: Vec<Lsn>,
-    pub(super) drafts: Vec<Lsn>,
+    pub(super) snapshots: Vec<FrameNumber>,
+    pub(super) drafts: Vec<FrameNumber>,
 }
 
 impl FolderScan {
@@ -48,8 +48,8 @@ impl FolderScan {
                     let header = Err(HeaderError::TooShort);
                     scan.segments.push(ScannedSegment { sequence, len: info.len, header });
                 }
-                FileId::Snapshot(lsn) => scan.snapshots.push(lsn),
-                FileId::SnapshotDraft(lsn) => scan.drafts.push(lsn),
+                FileId::Snapshot(frame) => scan.snapshots.push(frame),
+                FileId::SnapshotDraft(frame) => scan.drafts.push(frame),
             }
         }
         storage.sync_folder().map_err(|fault| storage_error("syncing the folder", None, fault))?;
@@ -78,23 +78,18 @@ impl FolderScan {
                     return Err(RecoveryError::Misnamed { file, found: header.sequence });
                 }
                 Ok(header) => self.check_identity(file, header.log_id)?,
-                Err(HeaderError::UnknownVersion(version)) => {
-                    return Err(RecoveryError::UnknownVersion { file, version });
-                }
-                Err(_) => {}
+                Err(error) => RecoveryError::unsupported(file, error).map_or(Ok(()), Err)?,
             }
             self.segments[index].header = header;
         }
         for index in 0..self.snapshots.len() {
-            let lsn = self.snapshots[index];
-            let file = FileId::Snapshot(lsn);
-            match snapshot::read_snapshot_head(storage, lsn)
+            let frame = self.snapshots[index];
+            let file = FileId::Snapshot(frame);
+            match snapshot::read_snapshot_head(storage, frame)
                 .map_err(|fault| storage_error("reading", Some(file), fault))?
             {
                 Ok(head) => self.check_identity(file, head.log_id)?,
-                Err(SnapshotError::Header(HeaderError::UnknownVersion(version))) => {
-                    return Err(RecoveryError::UnknownVersion { file, version });
-                }
+                Err(SnapshotError::Header(error)) => RecoveryError::unsupported(file, error).map_or(Ok(()), Err)?,
                 Err(_) => {}
             }
         }
@@ -139,14 +134,15 @@ impl FolderScan {
         let mut missing = last.map_or(1, |last| last.sequence.saturating_add(1));
         for sequence in &self.never_begun {
             if *sequence != missing {
-                let lsn = last.and_then(|last| last.header.ok()).map_or(Lsn(1), |header| header.first_lsn());
+                let header = last.and_then(|last| last.header.ok());
+                let frame = header.map_or(FrameNumber(1), |header| header.first_frame());
                 let (missing, after) = (FileId::Segment(missing), FileId::Segment(*sequence));
-                return Err(RecoveryError::MissingSegment { missing, after, lsn });
+                return Err(RecoveryError::MissingSegment { missing, after, frame });
             }
             missing = missing.saturating_add(1);
         }
-        let snapshot = self.snapshots.last().map(|lsn| FileId::Snapshot(*lsn));
-        match snapshot.or(self.drafts.last().map(|lsn| FileId::SnapshotDraft(*lsn))) {
+        let snapshot = self.snapshots.last().map(|frame| FileId::Snapshot(*frame));
+        match snapshot.or(self.drafts.last().map(|frame| FileId::SnapshotDraft(*frame))) {
             Some(witness) if last.is_none() => Err(RecoveryError::NoSegments { witness }),
             _ => Ok(()),
         }

@@ -3,12 +3,15 @@
 //! This module reads the frames of a segment up to the first invalid one. [`recovery`](super::recovery) decides whether
 //! that is the end of the log, a torn tail or corruption.
 
-use super::frame::{self, CrcSeed, Frame, FrameChain, FrameError, FrameSum};
-use super::header::{BlockReader, BlockWriter, HEADER_BYTES, HeaderError, LogId, all_zero};
+use super::frame::{self, CrcSeed, Frame, FrameChain, FrameError, FrameSum, LogPosition};
+use super::header::{BlockReader, BlockWriter, HEADER_BYTES, HeaderError, LogId, all_zero, count};
 use super::storage::{FileId, IoOp, WriteAt};
-use crate::types::Lsn;
+use crate::types::{FrameNumber, Lsn};
 
 const MAGIC: [u8; 8] = *b"DRIFTQWL";
+
+/// Bytes of the fields of a cluster: first index, cluster id, node id.
+const CLUSTER_BYTES: usize = 8 + 16 + 8;
 
 /// The header of a segment.
 ///
@@ -20,14 +23,14 @@ pub struct SegmentHeader {
     pub log_id: LogId,
     /// Its sequence number, counted from 1; also in its file name.
     pub sequence: u64,
-    /// The last LSN of the previous segment, 0 for none. Bytes behind it in that segment are dead.
-    pub previous_lsn: Lsn,
-    /// The checksum of the frame with that LSN, 0 for none.
+    /// The end of the previous segment, 0 for none. Bytes behind it in that segment are dead.
+    pub previous: LogPosition,
+    /// The checksum of the frame there, 0 for none.
     pub previous_crc: u32,
-    /// The highest LSN known to be synced when the header was written.
-    pub synced: Lsn,
-    /// The size that the file was made with, 0 if it is not known: earlier versions did not record it. A shorter file
-    /// was trimmed by the log, which leaves a footer or [`END_ZEROS`] behind its data, or it was cut by something else.
+    /// The highest frame number known to be synced when the header was written.
+    pub synced: FrameNumber,
+    /// The size that the file was made with, 0 if it is not known. A shorter file was trimmed by the log, which leaves
+    /// a footer or [`END_ZEROS`] behind its data, or it was cut by something else.
     pub capacity: u64,
 }
 
@@ -35,10 +38,16 @@ pub struct SegmentHeader {
 pub const END_ZEROS: u64 = 512;
 
 impl SegmentHeader {
-    /// The LSN of its first frame.
+    /// The number of its first frame.
+    #[must_use]
+    pub const fn first_frame(&self) -> FrameNumber {
+        self.previous.frame.next()
+    }
+
+    /// The LSN of its first record. If it has no record, its successor has the same.
     #[must_use]
     pub const fn first_lsn(&self) -> Lsn {
-        self.previous_lsn.next()
+        self.previous.lsn.next()
     }
 
     /// Its file.
@@ -56,23 +65,25 @@ impl SegmentHeader {
     /// A frame chain that continues from this header.
     #[must_use]
     pub fn chain(&self) -> FrameChain {
-        FrameChain::new(self.seed(), self.previous_lsn, self.previous_crc)
+        FrameChain::new(self.seed(), self.previous, self.previous_crc)
     }
 
     /// The encoded header: [`HEADER_BYTES`] bytes.
     ///
     /// # Panics
-    /// If `synced` is above `previous_lsn`.
+    /// If `synced` is above the previous frame, or there are more records than frames before.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        assert!(self.synced <= self.previous_lsn, "a segment header can only record earlier LSNs as synced");
+        assert!(self.synced <= self.previous.frame, "a segment header can only record earlier frames as synced");
+        assert!(self.previous.lsn.0 <= self.previous.frame.0, "every record has a frame");
         let block = BlockWriter::new(MAGIC, self.log_id)
             .u64(self.sequence)
+            .u64(self.first_frame().0)
             .u64(self.first_lsn().0)
-            .u64(self.previous_lsn.0)
             .u32(self.previous_crc)
             .u64(self.synced.0)
-            .u64(self.capacity);
+            .u64(self.capacity)
+            .cluster_zeros(CLUSTER_BYTES);
         block.seal().0
     }
 
@@ -82,20 +93,26 @@ impl SegmentHeader {
     /// [`HeaderError`] if the bytes are not a valid segment header.
     pub fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
         let mut block = BlockReader::new(bytes, MAGIC)?;
-        let sequence = block.count()?;
-        let first_lsn = Lsn(block.count()?);
-        let header = Self {
-            log_id: block.log_id,
-            sequence,
-            previous_lsn: Lsn(block.count()?),
-            previous_crc: block.u32(),
-            synced: Lsn(block.count()?),
-            capacity: block.count()?,
+        let [sequence, first_frame, first_lsn] = [block.u64(), block.u64(), block.u64()];
+        let previous_crc = block.u32();
+        let [synced, capacity] = [block.u64(), block.u64()];
+        block.cluster_zeros::<CLUSTER_BYTES>()?;
+        let first = [count(first_frame)?, count(first_lsn)?];
+        let [Some(frame), Some(lsn)] = first.map(|first| first.checked_sub(1)) else {
+            return Err(HeaderError::Contradiction);
         };
-        if header.first_lsn() != first_lsn || header.synced > header.previous_lsn {
+        // Every record before has a frame.
+        if count(synced)? > frame || lsn > frame {
             return Err(HeaderError::Contradiction);
         }
-        Ok(header)
+        Ok(Self {
+            log_id: block.log_id,
+            sequence: count(sequence)?,
+            previous: LogPosition { frame: FrameNumber(frame), lsn: Lsn(lsn) },
+            previous_crc,
+            synced: FrameNumber(synced),
+            capacity: count(capacity)?,
+        })
     }
 
     /// The operations that prepare this segment for its first frame, in the order that recovery relies on. The header
@@ -125,13 +142,13 @@ pub enum StopReason {
     /// The next bytes are not a frame.
     #[error("not a frame: {0}")]
     BadFrame(#[from] FrameError),
-    /// The next frame has another LSN than expected.
-    #[error("the frame there has LSN {found}")]
-    WrongLsn {
-        /// Its LSN.
-        found: Lsn,
+    /// The next frame has another number than expected.
+    #[error("the frame there has number {found}")]
+    WrongNumber {
+        /// Its number.
+        found: FrameNumber,
     },
-    /// The next frame has the expected LSN, but does not link to the previous frame.
+    /// The next frame has the expected number, but does not link to the previous frame.
     #[error("the frame there follows one with checksum {found:#010x}, the frame before has {expected:#010x}")]
     BrokenChain {
         /// The checksum of the previous frame.
@@ -146,19 +163,20 @@ pub enum StopReason {
 pub struct Stop {
     /// The byte after the last valid frame.
     pub position: usize,
-    /// The LSN of the frame expected there.
-    pub expected: Lsn,
+    /// The number of the frame expected there.
+    pub expected: FrameNumber,
     /// Why it stopped.
     pub reason: StopReason,
 }
 
-/// Iterates over the frames of a segment as long as each verifies, has the next LSN and links to the previous frame.
+/// Iterates over the frames of a segment as long as each verifies, has the next number and links to the previous
+/// frame.
 #[derive(Clone, Debug)]
 pub struct SegmentReader<'a> {
     bytes: &'a [u8],
     sum: FrameSum,
     position: usize,
-    last_lsn: Lsn,
+    last: LogPosition,
     last_crc: u32,
     stop: Option<StopReason>,
 }
@@ -171,7 +189,7 @@ impl<'a> SegmentReader<'a> {
             bytes,
             sum: FrameSum::new(header.seed()),
             position: HEADER_BYTES.min(bytes.len()),
-            last_lsn: header.previous_lsn,
+            last: header.previous,
             last_crc: header.previous_crc,
             stop: None,
         }
@@ -183,10 +201,11 @@ impl<'a> SegmentReader<'a> {
         self.position
     }
 
-    /// The LSN of the last returned frame; before the first, that of the previous segment.
+    /// The position in the log behind the last returned frame: its number and, if it is a record, its LSN. Before the
+    /// first frame, the end of the previous segment.
     #[must_use]
-    pub const fn last_lsn(&self) -> Lsn {
-        self.last_lsn
+    pub const fn log_position(&self) -> LogPosition {
+        self.last
     }
 
     /// The checksum of that frame.
@@ -198,7 +217,7 @@ impl<'a> SegmentReader<'a> {
     /// Where and why it stopped, once it has returned `None`.
     #[must_use]
     pub fn stop(&self) -> Option<Stop> {
-        self.stop.map(|reason| Stop { position: self.position, expected: self.last_lsn.next(), reason })
+        self.stop.map(|reason| Stop { position: self.position, expected: self.last.frame.next(), reason })
     }
 
     fn next_frame(&mut self) -> Result<Frame<'a>, StopReason> {
@@ -208,14 +227,14 @@ impl<'a> SegmentReader<'a> {
             Err(FrameError::Unwritten | FrameError::TooShort { .. }) if all_zero(rest) => return Err(StopReason::End),
             Err(error) => return Err(error.into()),
         };
-        if frame.head.lsn != self.last_lsn.next() {
-            return Err(StopReason::WrongLsn { found: frame.head.lsn });
+        if frame.head.number != self.last.frame.next() {
+            return Err(StopReason::WrongNumber { found: frame.head.number });
         }
         if frame.head.prev_crc != self.last_crc {
             return Err(StopReason::BrokenChain { expected: self.last_crc, found: frame.head.prev_crc });
         }
         self.position += frame.size();
-        self.last_lsn = frame.head.lsn;
+        self.last = self.last.after(frame.head.kind);
         self.last_crc = frame.crc;
         Ok(frame)
     }

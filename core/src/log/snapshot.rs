@@ -1,24 +1,30 @@
-//! Snapshots: the whole state after one LSN, in a file of the same frames as the log.
+//! Snapshots: the whole state after one frame of the log, in a file of the same frames as the log.
 //!
 //! A snapshot is written under a draft name in slices while the broker runs, then synced and renamed; only after the
 //! folder is synced may older files be removed. It is complete only with its footer. The payloads of its records are
 //! opaque here.
 
-use super::frame::{self, CONTROL_VERSION, CrcSeed, EncodeError, FOOTER, FrameChain, FrameError, RECORD_KIND_MAX};
-use super::header::{BlockReader, BlockWriter, HEADER_BYTES, HeaderError, LogId, all_zero};
+use super::frame::{
+    self, CONTROL_VERSION, CrcSeed, EncodeError, FOOTER, FrameChain, FrameError, LogPosition, RECORD_KIND_MAX,
+};
+use super::header::{BlockReader, BlockWriter, HEADER_BYTES, HeaderError, LogId, all_zero, count};
 use super::storage::{FileId, Storage, StorageFault, read_more};
-use crate::types::Lsn;
+use crate::types::{FrameNumber, Lsn};
 
 const MAGIC: [u8; 8] = *b"DRIFTQSN";
+
+/// Bytes of the fields of a cluster: index and term.
+const CLUSTER_BYTES: usize = 8 + 8;
 
 /// The header of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotHead {
     /// The log it belongs to.
     pub log_id: LogId,
-    /// The last LSN included in it. The log must be synced through it before the snapshot gets its final name.
-    pub lsn: Lsn,
-    /// The checksum of the frame with that LSN, 0 for LSN 0. Links the snapshot to the log.
+    /// The last frame included in it, and the last record. The log must be synced through that frame before the
+    /// snapshot gets its final name.
+    pub at: LogPosition,
+    /// The checksum of that frame, 0 for frame 0. Links the snapshot to the log.
     pub crc: u32,
     /// The boot number of its writer.
     pub epoch: u64,
@@ -28,13 +34,13 @@ impl SnapshotHead {
     /// Its final file.
     #[must_use]
     pub const fn file(&self) -> FileId {
-        FileId::Snapshot(self.lsn)
+        FileId::Snapshot(self.at.frame)
     }
 
     /// The file it is written to before the rename.
     #[must_use]
     pub const fn draft(&self) -> FileId {
-        FileId::SnapshotDraft(self.lsn)
+        FileId::SnapshotDraft(self.at.frame)
     }
 
     fn seed(&self) -> CrcSeed {
@@ -43,15 +49,27 @@ impl SnapshotHead {
 
     /// The encoded header and its checksum.
     fn encode(&self) -> (Vec<u8>, u32) {
-        let block = BlockWriter::new(MAGIC, self.log_id).u64(self.lsn.0).u32(self.crc).u64(self.epoch);
-        block.seal()
+        assert!(self.at.lsn.0 <= self.at.frame.0, "every record has a frame");
+        BlockWriter::new(MAGIC, self.log_id)
+            .u64(self.at.frame.0)
+            .u64(self.at.lsn.0)
+            .u32(self.crc)
+            .u64(self.epoch)
+            .cluster_zeros(CLUSTER_BYTES)
+            .seal()
     }
 
     fn decode(bytes: &[u8]) -> Result<(Self, u32), HeaderError> {
         let mut block = BlockReader::new(bytes, MAGIC)?;
-        let lsn = Lsn(block.count()?);
-        let head = Self { log_id: block.log_id, lsn, crc: block.u32(), epoch: block.u64() };
-        Ok((head, block.crc))
+        let [frame, lsn] = [block.u64(), block.u64()];
+        let (crc, epoch) = (block.u32(), block.u64());
+        block.cluster_zeros::<CLUSTER_BYTES>()?;
+        // Every record has a frame.
+        if lsn > count(frame)? {
+            return Err(HeaderError::Contradiction);
+        }
+        let at = LogPosition { frame: FrameNumber(frame), lsn: Lsn(lsn) };
+        Ok((Self { log_id: block.log_id, at, crc, epoch }, block.crc))
     }
 }
 
@@ -69,7 +87,7 @@ impl SnapshotWriter {
     pub fn begin(head: &SnapshotHead, out: &mut Vec<u8>) -> Self {
         let (bytes, crc) = head.encode();
         out.extend_from_slice(&bytes);
-        Self { chain: FrameChain::new(head.seed(), Lsn(0), crc) }
+        Self { chain: FrameChain::new(head.seed(), LogPosition::default(), crc) }
     }
 
     /// Appends one record. `write` appends the payload.
@@ -84,13 +102,13 @@ impl SnapshotWriter {
         version: u8,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), EncodeError> {
-        self.chain.record(out, Lsn(0), kind, version, write).map(|_| ())
+        self.chain.record(out, FrameNumber(0), kind, version, write).map(|_| ())
     }
 
     /// Appends the footer, which completes the snapshot.
     pub fn finish(mut self, out: &mut Vec<u8>) {
-        let records = self.chain.last_lsn().0;
-        self.chain.control(out, Lsn(0), FOOTER, &records.to_le_bytes());
+        let records = self.chain.last().frame.0;
+        self.chain.control(out, FrameNumber(0), FOOTER, &records.to_le_bytes());
     }
 }
 
@@ -100,11 +118,11 @@ pub enum SnapshotError {
     /// The header is invalid.
     #[error("{0}")]
     Header(#[from] HeaderError),
-    /// The LSN in the header differs from the one in the file name.
-    #[error("its header has LSN {found}, not the LSN in its file name")]
+    /// The frame number in the header differs from the one in the file name.
+    #[error("its header has frame {found}, not the one in its file name")]
     Misnamed {
-        /// The LSN in its header.
-        found: Lsn,
+        /// The frame number in its header.
+        found: FrameNumber,
     },
     /// A frame does not verify, or the file ends before its footer.
     #[error("not a frame at byte {position}: {error}")]
@@ -153,6 +171,8 @@ pub enum SnapshotReadError<E> {
     Damaged(SnapshotError),
     /// The snapshot is valid so far, but the caller refused a record.
     Refused {
+        /// The position in the log that the snapshot is of.
+        at: LogPosition,
         /// Where the frame of the record starts.
         position: u64,
         /// Its kind.
@@ -176,28 +196,29 @@ impl<E> From<SnapshotError> for SnapshotReadError<E> {
     }
 }
 
-/// Reads only the header of the snapshot of `lsn`; its records may be damaged.
+/// Reads only the header of the snapshot of frame `number`; its records may be damaged.
 ///
 /// # Errors
 /// Of the storage.
 pub fn read_snapshot_head(
     storage: &mut (impl Storage + ?Sized),
-    lsn: Lsn,
+    number: FrameNumber,
 ) -> Result<Result<SnapshotHead, SnapshotError>, StorageFault> {
     let mut bytes = Vec::new();
-    read_more(storage, FileId::Snapshot(lsn), 0, &mut bytes, HEADER_BYTES)?;
-    Ok(checked_head(&bytes, lsn).map(|(head, _)| head))
+    read_more(storage, FileId::Snapshot(number), 0, &mut bytes, HEADER_BYTES)?;
+    Ok(checked_head(&bytes, number).map(|(head, _)| head))
 }
 
-fn checked_head(bytes: &[u8], lsn: Lsn) -> Result<(SnapshotHead, u32), SnapshotError> {
+fn checked_head(bytes: &[u8], number: FrameNumber) -> Result<(SnapshotHead, u32), SnapshotError> {
     let (head, crc) = SnapshotHead::decode(bytes)?;
-    if head.lsn != lsn {
-        return Err(SnapshotError::Misnamed { found: head.lsn });
+    if head.at.frame != number {
+        return Err(SnapshotError::Misnamed { found: head.at.frame });
     }
     Ok((head, crc))
 }
 
-/// Reads the finished snapshot of `lsn` and passes the kind, version and payload of each record to `each`, in order.
+/// Reads the finished snapshot of frame `number` and passes the kind, version and payload of each record to `each`, in
+/// order.
 ///
 /// Records are passed on as they are read. They may be relied on only once this returns `Ok`, which means that the
 /// whole snapshot was valid. Memory use stays near the size of the largest frame, however large the file. `window` is a
@@ -207,15 +228,15 @@ fn checked_head(bytes: &[u8], lsn: Lsn) -> Result<(SnapshotHead, u32), SnapshotE
 /// [`SnapshotReadError`] distinguishes a storage error, a damaged file and a refusal by `each`.
 pub fn read_snapshot<E>(
     storage: &mut (impl Storage + ?Sized),
-    lsn: Lsn,
+    number: FrameNumber,
     window: &mut Vec<u8>,
     mut each: impl FnMut(u8, u8, &[u8]) -> Result<(), E>,
 ) -> Result<SnapshotHead, SnapshotReadError<E>> {
-    let file = FileId::Snapshot(lsn);
+    let file = FileId::Snapshot(number);
     let window_bytes = storage.read_sizes().window;
     window.clear();
     read_more(storage, file, 0, window, window_bytes.max(HEADER_BYTES))?;
-    let (head, header_crc) = checked_head(window, lsn)?;
+    let (head, header_crc) = checked_head(window, number)?;
     let seed = head.seed();
     let (mut records, mut last_crc) = (0_u64, header_crc);
     // The window holds the file from `base` on; the next frame starts at `at` within it.
@@ -235,7 +256,7 @@ pub fn read_snapshot<E>(
             }
             Err(error) => return Err(SnapshotError::BadFrame { position, error }.into()),
         };
-        if frame.head.lsn != Lsn(records + 1) || frame.head.prev_crc != last_crc {
+        if frame.head.number != FrameNumber(records + 1) || frame.head.prev_crc != last_crc {
             return Err(SnapshotError::OutOfPlace { position }.into());
         }
         let (kind, version) = (frame.head.kind, frame.head.version);
@@ -244,6 +265,7 @@ pub fn read_snapshot<E>(
         if kind <= RECORD_KIND_MAX {
             records += 1;
             each(kind, version, frame.payload).map_err(|reason| SnapshotReadError::Refused {
+                at: head.at,
                 position,
                 kind,
                 version,

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::types::Lsn;
+use crate::types::FrameNumber;
 
 /// A file of the log. Its [`Display`](fmt::Display) form is its name in the data folder, and only names of exactly that
 /// form parse back.
@@ -14,18 +14,18 @@ use crate::types::Lsn;
 pub enum FileId {
     /// The segment with this sequence number, counted from 1: `wal-00000000000000000001.seg`.
     Segment(u64),
-    /// A finished snapshot of the state after this LSN: `snap-00000000000000000042.snap`.
-    Snapshot(Lsn),
+    /// A finished snapshot of the state after the frame with this number: `snap-00000000000000000042.snap`.
+    Snapshot(FrameNumber),
     /// A snapshot still being written: `snap-00000000000000000042.tmp`. A restart discards it.
-    SnapshotDraft(Lsn),
+    SnapshotDraft(FrameNumber),
 }
 
 impl fmt::Display for FileId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Segment(sequence) => write!(f, "wal-{sequence:020}.seg"),
-            Self::Snapshot(lsn) => write!(f, "snap-{:020}.snap", lsn.0),
-            Self::SnapshotDraft(lsn) => write!(f, "snap-{:020}.tmp", lsn.0),
+            Self::Snapshot(frame) => write!(f, "snap-{:020}.snap", frame.0),
+            Self::SnapshotDraft(frame) => write!(f, "snap-{:020}.tmp", frame.0),
         }
     }
 }
@@ -50,9 +50,9 @@ impl FromStr for FileId {
         }
         let rest = name.strip_prefix("snap-").ok_or(FileNameError)?;
         if let Some(number) = rest.strip_suffix(".snap") {
-            return Ok(Self::Snapshot(Lsn(digits(number)?)));
+            return Ok(Self::Snapshot(FrameNumber(digits(number)?)));
         }
-        Ok(Self::SnapshotDraft(Lsn(digits(rest.strip_suffix(".tmp").ok_or(FileNameError)?)?)))
+        Ok(Self::SnapshotDraft(FrameNumber(digits(rest.strip_suffix(".tmp").ok_or(FileNameError)?)?)))
     }
 }
 
@@ -318,8 +318,8 @@ mod tests {
         for (file, name) in [
             (FileId::Segment(1), "wal-00000000000000000001.seg"),
             (FileId::Segment(u64::MAX), "wal-18446744073709551615.seg"),
-            (FileId::Snapshot(Lsn(42)), "snap-00000000000000000042.snap"),
-            (FileId::SnapshotDraft(Lsn(0)), "snap-00000000000000000000.tmp"),
+            (FileId::Snapshot(FrameNumber(42)), "snap-00000000000000000042.snap"),
+            (FileId::SnapshotDraft(FrameNumber(0)), "snap-00000000000000000000.tmp"),
         ] {
             assert_eq!(file.to_string(), name);
             assert_eq!(name.parse(), Ok(file));

@@ -11,8 +11,8 @@ impl<F: Faults> Pipeline<F> {
     /// Writes everything that affects later calls, except for the storage. Two pipelines with equal encodings and
     /// storages behave equally.
     ///
-    /// Configuration, counters, file lengths and checksums are omitted. LSNs are written as `Lsn(…)` and tickets as
-    /// `Ticket(…)`, so that a caller can renumber both.
+    /// Configuration, counters, file lengths and checksums are omitted. LSNs are written as `Lsn(…)`, frame numbers as
+    /// `FrameNumber(…)` and tickets as `Ticket(…)`, so that a caller can renumber them.
     ///
     /// # Errors
     /// Of `out`.
@@ -70,7 +70,7 @@ pub(super) fn frames(file: FileId, log_id: LogId, mut bytes: &[u8], out: &mut im
     let seed = CrcSeed::new(log_id, file);
     while let Ok(frame) = decode(bytes, seed) {
         let head = &frame.head;
-        write!(out, "{file:?} {} {:?} {:?} {:x?} ", head.kind, head.lsn, head.synced, frame.payload)?;
+        write!(out, "{file:?} {} {:?} {:?} {:x?} ", head.kind, head.number, head.synced, frame.payload)?;
         bytes = &bytes[frame.size()..];
     }
     write!(out, "{bytes:x?} ")

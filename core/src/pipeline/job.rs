@@ -1,8 +1,7 @@
 //! Jobs: the I/O that a pipeline requests of its driver.
 
 use super::maintenance::MaintenanceTask;
-use crate::log::{IoOp, Storage, StorageFault};
-use crate::types::Lsn;
+use crate::log::{IoOp, LogPosition, Storage, StorageFault};
 
 /// The class of a job. Jobs of one class are performed in order; jobs of different classes may overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +24,8 @@ pub struct Job {
 /// What the completion of a job means.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
-    /// The log is synced through this LSN.
-    Commit { through: Lsn },
+    /// The log is synced through this position.
+    Commit { through: LogPosition },
     /// A maintenance task has ended.
     Maintenance(MaintenanceTask),
 }

@@ -5,7 +5,7 @@ use crate::codec::record as codec;
 use crate::log::{FileId, IoOp, SnapshotHead, SnapshotWriter, StorageFault, WriteAt};
 use crate::record::{Event, Record};
 use crate::state::View;
-use crate::types::{Lsn, Millis, Timestamp};
+use crate::types::{FrameNumber, Millis, Timestamp};
 
 /// How long after a full disk, or for want of a descriptor, the creation of a file is retried.
 const RETRY: Millis = Millis(1_000);
@@ -18,8 +18,8 @@ const RETRY_SNAPSHOT: Millis = Millis(10_000);
 pub(super) struct Maintenance {
     slice_bytes: usize,
     task: Task,
-    /// Complete snapshots, oldest first.
-    snapshots: Vec<Lsn>,
+    /// Complete snapshots, oldest first, by the frame each was taken after.
+    snapshots: Vec<FrameNumber>,
     /// Files to remove.
     obsolete: Vec<FileId>,
     /// When to retry the creation of the next segment.
@@ -36,7 +36,7 @@ enum Task {
     Idle,
     /// The draft is being written.
     Writing(Box<Draft>),
-    /// The draft is synced; it is renamed once the log is synced through its LSN.
+    /// The draft is synced; it is renamed once the log is synced through its frame.
     Written(SnapshotHead),
     /// The disk was full; the draft is being removed.
     Discarding(SnapshotHead),
@@ -75,7 +75,7 @@ impl MaintenanceTask {
 }
 
 impl Maintenance {
-    pub(super) fn new(slice_bytes: usize, snapshots: Vec<Lsn>) -> Self {
+    pub(super) fn new(slice_bytes: usize, snapshots: Vec<FrameNumber>) -> Self {
         Self {
             // Empty slices would never complete a snapshot.
             slice_bytes: slice_bytes.max(1),
@@ -106,7 +106,7 @@ impl Maintenance {
     }
 
     /// The complete snapshots, oldest first.
-    pub(super) fn snapshots(&self) -> &[Lsn] {
+    pub(super) fn snapshots(&self) -> &[FrameNumber] {
         &self.snapshots
     }
 
@@ -123,7 +123,7 @@ impl Maintenance {
         }
     }
 
-    /// Begins a snapshot of the state after `head.lsn`.
+    /// Begins a snapshot of the state at `head.at`.
     pub(super) fn begin(&mut self, head: SnapshotHead, images: View) {
         assert!(self.is_free(), "no snapshot is in progress");
         self.task = Task::Writing(Box::new(Draft { head, writer: None, images, position: 0 }));
@@ -153,7 +153,7 @@ impl Maintenance {
                 let (finished, ops) = draft.slice(self.slice_bytes);
                 return Some((MaintenanceTask::Write { finished }, ops));
             }
-            Task::Written(head) if log.synced() >= head.lsn => {
+            Task::Written(head) if log.synced().frame >= head.at.frame => {
                 let rename = IoOp::Rename { from: head.draft(), to: head.file() };
                 return Some((MaintenanceTask::Rename, vec![rename, IoOp::SyncFolder]));
             }
@@ -219,7 +219,7 @@ impl Maintenance {
             }
             (MaintenanceTask::Rename, Ok(())) => {
                 if let Task::Written(head) = std::mem::replace(&mut self.task, Task::Idle) {
-                    self.renamed(head.lsn, log);
+                    self.renamed(head.at.frame, log);
                 }
                 if log.next_segment() == NextSegment::NoSpace && !log.has_closed() {
                     // The snapshot was taken to free space; the next one waits until that had an effect.
@@ -239,9 +239,9 @@ impl Maintenance {
     }
 
     /// A snapshot is complete: keeps it, the one before it, and the segments since that one.
-    fn renamed(&mut self, lsn: Lsn, log: &mut Writer) {
+    fn renamed(&mut self, frame: FrameNumber, log: &mut Writer) {
         self.must_retry_snapshot = false;
-        self.snapshots.push(lsn);
+        self.snapshots.push(frame);
         while self.snapshots.len() > 2 {
             self.obsolete.push(FileId::Snapshot(self.snapshots.remove(0)));
         }
@@ -305,9 +305,9 @@ impl std::fmt::Debug for Task {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Idle => f.write_str("Idle"),
-            Self::Writing(draft) => write!(f, "Writing({:?}, {} bytes)", draft.head.lsn, draft.position),
-            Self::Written(head) => write!(f, "Written({:?})", head.lsn),
-            Self::Discarding(head) => write!(f, "Discarding({:?})", head.lsn),
+            Self::Writing(draft) => write!(f, "Writing({:?}, {} bytes)", draft.head.at, draft.position),
+            Self::Written(head) => write!(f, "Written({:?})", head.at),
+            Self::Discarding(head) => write!(f, "Discarding({:?})", head.at),
         }
     }
 }

@@ -19,10 +19,10 @@ use self::writer::{NextSegment, Writer};
 use crate::broker::{Broker, LogFault, LogRefusal};
 use crate::command::Command;
 use crate::faults::{Faults, NoFaults};
-use crate::log::{SnapshotHead, Storage, StorageFault};
+use crate::log::{LogPosition, SnapshotHead, Storage, StorageFault};
 use crate::reply::Output;
 use crate::state::State;
-use crate::types::{Limits, Lsn, Millis, Now, Ticket, Timestamp};
+use crate::types::{FrameNumber, Limits, Lsn, Millis, Now, Ticket, Timestamp};
 
 /// How long after the last sync an idle log appends a mark, a frame that records what is synced.
 const MARK_AFTER: Millis = Millis(100);
@@ -166,7 +166,7 @@ impl<F: Faults> Pipeline<F> {
         if self.mark_at.is_some_and(|at| at <= now.mono) {
             self.mark_at = None;
             let is_unmarked = self.log.is_idle() && !self.log_busy && !self.log.ends_in_mark() && !self.has_failed();
-            if is_unmarked && let Some(synced) = self.broker.faults().idle_mark(self.log.synced()) {
+            if is_unmarked && let Some(synced) = self.broker.faults().idle_mark(self.log.synced().frame) {
                 // A full segment without a successor has no room.
                 self.mark_at = (!self.log.mark(synced)).then(|| now.mono.after(MARK_AFTER));
             }
@@ -257,7 +257,7 @@ impl<F: Faults> Pipeline<F> {
                     Ok(()) => {
                         self.log.on_synced(through);
                         self.log.recycle(job.ops);
-                        self.broker.on_durable(now, through.min(self.broker.appended()));
+                        self.broker.on_durable(now, through.lsn);
                         if self.log.is_idle() && !self.log.ends_in_mark() {
                             self.mark_at = Some(now.mono.after(MARK_AFTER));
                         }
@@ -343,15 +343,15 @@ impl<F: Faults> Pipeline<F> {
         &self.broker
     }
 
-    /// The LSN through which the log is synced.
+    /// The position through which the log is synced.
     #[must_use]
-    pub fn synced(&self) -> Lsn {
+    pub fn synced(&self) -> LogPosition {
         self.log.synced()
     }
 
-    /// The LSNs of the complete snapshots, oldest first.
+    /// The numbers of the frames that the complete snapshots were taken after, oldest first.
     #[must_use]
-    pub fn snapshots(&self) -> &[Lsn] {
+    pub fn snapshots(&self) -> &[FrameNumber] {
         self.maintenance.snapshots()
     }
 
@@ -450,7 +450,7 @@ impl<F: Faults> Pipeline<F> {
         let at_rest = faults.compacts_at_rest(self.is_at_rest());
         let shrinks = at_rest && self.rested.is_some_and(|rest| !rest.has_live) && self.log.has_large_segments();
         let reclaims = (is_full && self.reclaim_at.is_none() || at_rest) && self.log.has_closed() || shrinks;
-        let covered = newest.is_some_and(|snapshot| snapshot >= self.log.last().0);
+        let covered = newest.is_some_and(|snapshot| snapshot >= self.log.last().0.frame);
         if covered {
             self.snapshot_wanted = false;
         }
@@ -478,8 +478,8 @@ impl<F: Faults> Pipeline<F> {
         }
         self.snapshot_wanted = false;
         self.bytes_since_snapshot = 0;
-        let (lsn, crc) = self.log.last();
-        let head = SnapshotHead { log_id: self.log.log_id(), lsn, crc, epoch: self.log.epoch() };
+        let (at, crc) = self.log.last();
+        let head = SnapshotHead { log_id: self.log.log_id(), at, crc, epoch: self.log.epoch() };
         let images = self.broker.faults().snapshot(self.broker.state());
         self.maintenance.begin(head, images);
     }

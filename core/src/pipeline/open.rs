@@ -203,7 +203,7 @@ impl<F: Faults> OpenOptions<F> {
         let sizes = Sizes { segment_bytes, segment_bytes_min, reserve_bytes, capacity };
         let mut log = Writer::new(&header, &recovered, epoch, sizes);
         let bytes_since_snapshot = faults.bytes_since_snapshot(recovered.bytes_read);
-        let mut broker = Broker::new(state, recovered.last_lsn, config.limits, faults);
+        let mut broker = Broker::new(state, recovered.last.lsn, config.limits, faults);
         broker.boot(now, &mut log)?;
         let pipeline = Pipeline {
             broker,

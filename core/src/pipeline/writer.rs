@@ -6,9 +6,11 @@ use super::canonical;
 use crate::broker::{LogRefusal, LogSink, SpaceClass};
 use crate::codec::record as codec;
 use crate::log::frame::FRAME_HEAD_BYTES;
-use crate::log::{FileId, FrameChain, HEADER_BYTES, IoOp, LogId, Recovered, SegmentHeader, SegmentInfo, WriteAt};
+use crate::log::{
+    FileId, FrameChain, HEADER_BYTES, IoOp, LogId, LogPosition, Recovered, SegmentHeader, SegmentInfo, WriteAt,
+};
 use crate::record::Record;
-use crate::types::Lsn;
+use crate::types::{FrameNumber, Lsn};
 
 /// Bytes reserved at the end of a segment for its footer.
 const FOOTER_BYTES: u64 = FRAME_HEAD_BYTES as u64;
@@ -33,7 +35,7 @@ pub(super) struct Writer {
     sequence: u64,
     /// Bytes of the current segment: fewer than `segment_bytes_min` if the disk was full when the log was opened.
     capacity: u64,
-    first_lsn: Lsn,
+    first_frame: FrameNumber,
     chain: FrameChain,
     /// Frames of the current segment that are in no op yet, and their position in it.
     buffer: Vec<u8>,
@@ -42,7 +44,7 @@ pub(super) struct Writer {
     ops: Vec<IoOp>,
     /// A used buffer, kept for its allocation.
     spare: Vec<u8>,
-    synced: Lsn,
+    synced: LogPosition,
     next: NextSegment,
     /// Bytes of the next segment, once it is ready.
     next_capacity: u64,
@@ -99,11 +101,11 @@ pub(super) struct Sizes {
     pub(super) capacity: u64,
 }
 
-/// Ops to perform, and the LSN through which the log is synced then.
+/// Ops to perform, and the position through which the log is synced then.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) ops: Vec<IoOp>,
-    pub(super) through: Lsn,
+    pub(super) through: LogPosition,
 }
 
 impl Writer {
@@ -119,13 +121,13 @@ impl Writer {
             reserve_bytes,
             sequence: header.sequence,
             capacity,
-            first_lsn: header.first_lsn(),
+            first_frame: header.first_frame(),
             chain: header.chain(),
             buffer: Vec::new(),
             buffer_at: HEADER_BYTES as u64,
             ops: Vec::new(),
             spare: Vec::new(),
-            synced: recovered.last_lsn,
+            synced: recovered.last,
             next: NextSegment::Missing,
             next_capacity: 0,
             next_target: segment_bytes_min,
@@ -156,16 +158,19 @@ impl Writer {
         self.epoch
     }
 
-    pub(super) fn last(&self) -> (Lsn, u32) {
-        (self.chain.last_lsn(), self.chain.last_crc())
+    /// The position behind the last frame, and its checksum.
+    pub(super) fn last(&self) -> (LogPosition, u32) {
+        (self.chain.last(), self.chain.last_crc())
     }
 
-    pub(super) fn synced(&self) -> Lsn {
+    pub(super) fn synced(&self) -> LogPosition {
         self.synced
     }
 
-    pub(super) fn on_synced(&mut self, through: Lsn) {
-        self.synced = self.synced.max(through);
+    pub(super) fn on_synced(&mut self, through: LogPosition) {
+        if through.frame > self.synced.frame {
+            self.synced = through;
+        }
     }
 
     pub(super) fn next_segment(&self) -> NextSegment {
@@ -230,15 +235,15 @@ impl Writer {
         self.closed.iter().map(|segment| segment.end).sum()
     }
 
-    /// The number of closed segments that end or were begun behind `lsn`; some may be empty.
-    pub(super) fn closed_since(&self, lsn: Lsn) -> usize {
-        self.closed.iter().rev().take_while(|segment| segment.last_lsn.max(segment.first_lsn) > lsn).count()
+    /// The number of closed segments that end or were begun behind `frame`; some may be empty.
+    pub(super) fn closed_since(&self, frame: FrameNumber) -> usize {
+        self.closed.iter().rev().take_while(|segment| segment.last_frame.max(segment.first_frame) > frame).count()
     }
 
     /// The ops that cut the closed segments to what they hold. Their successors are synced, so the rest is dead.
     pub(super) fn trim_closed(&mut self) -> Vec<IoOp> {
-        let synced = self.synced;
-        let untrimmed = |segment: &&mut SegmentInfo| segment.end < segment.len && segment.last_lsn <= synced;
+        let synced = self.synced.frame;
+        let untrimmed = |segment: &&mut SegmentInfo| segment.end < segment.len && segment.last_frame <= synced;
         let trim = |segment: &mut SegmentInfo| {
             segment.len = segment.end;
             IoOp::Trim { file: FileId::Segment(segment.sequence), len: segment.end }
@@ -252,9 +257,9 @@ impl Writer {
             .collect()
     }
 
-    /// Removes and returns the closed segments that end at or before `lsn`.
-    pub(super) fn drop_closed_through(&mut self, lsn: Lsn) -> Vec<FileId> {
-        let old: Vec<_> = self.closed.iter().take_while(|segment| segment.last_lsn <= lsn).copied().collect();
+    /// Removes and returns the closed segments that end at or before `frame`.
+    pub(super) fn drop_closed_through(&mut self, frame: FrameNumber) -> Vec<FileId> {
+        let old: Vec<_> = self.closed.iter().take_while(|segment| segment.last_frame <= frame).copied().collect();
         self.closed.drain(..old.len());
         old.iter().map(|segment| FileId::Segment(segment.sequence)).collect()
     }
@@ -270,7 +275,7 @@ impl Writer {
 
     /// Appends a mark, a frame that records `synced`, if the segment has space for it and another. In a full segment
     /// the footer takes its place, and the next segment begins. Returns `false` if there is none.
-    pub(super) fn mark(&mut self, synced: Lsn) -> bool {
+    pub(super) fn mark(&mut self, synced: FrameNumber) -> bool {
         if self.end() + FOOTER_BYTES + MARKS_BYTES <= self.capacity {
             self.append_mark(synced);
             return true;
@@ -286,12 +291,12 @@ impl Writer {
     pub(super) fn mark_for_snapshot(&mut self) -> bool {
         let fits = self.end() + 2 * FOOTER_BYTES <= self.capacity;
         if fits {
-            self.append_mark(self.synced);
+            self.append_mark(self.synced.frame);
         }
         fits
     }
 
-    fn append_mark(&mut self, synced: Lsn) {
+    fn append_mark(&mut self, synced: FrameNumber) {
         self.chain.mark(&mut self.buffer, synced);
         self.ends_in_mark = true;
     }
@@ -322,13 +327,13 @@ impl Writer {
 
     /// Appends a footer.
     pub(super) fn footer(&mut self) {
-        self.chain.footer(&mut self.buffer, self.synced);
+        self.chain.footer(&mut self.buffer, self.synced.frame);
         self.ends_in_mark = true;
     }
 
     /// Ends the current segment, unless it is empty, and begins the next, which must be ready.
     pub(super) fn rotate(&mut self) {
-        if self.chain.last_lsn() < self.first_lsn {
+        if self.chain.last().frame < self.first_frame {
             return;
         }
         assert_eq!(self.next, NextSegment::Ready, "the next segment is ready before the current one ends");
@@ -336,8 +341,8 @@ impl Writer {
         self.flush();
         let info = SegmentInfo {
             sequence: self.sequence,
-            first_lsn: self.first_lsn,
-            last_lsn: self.chain.last_lsn(),
+            first_frame: self.first_frame,
+            last_frame: self.chain.last().frame,
             len: self.capacity,
             end: self.buffer_at,
         };
@@ -345,10 +350,10 @@ impl Writer {
         let header = SegmentHeader {
             log_id: self.log_id,
             sequence: self.sequence + 1,
-            previous_lsn: self.chain.last_lsn(),
+            previous: self.chain.last(),
             previous_crc: self.chain.last_crc(),
             // The op before the header's syncs the segment that ends here.
-            synced: self.chain.last_lsn(),
+            synced: self.chain.last().frame,
             capacity: self.next_capacity,
         };
         let at = WriteAt { epoch: self.epoch, position: 0 };
@@ -356,7 +361,7 @@ impl Writer {
         self.ops.push(IoOp::Sync { file: header.file() });
         self.sequence = header.sequence;
         self.capacity = self.next_capacity;
-        self.first_lsn = header.first_lsn();
+        self.first_frame = header.first_frame();
         self.chain = header.chain();
         self.buffer_at = HEADER_BYTES as u64;
         self.next = NextSegment::Missing;
@@ -368,7 +373,7 @@ impl Writer {
             return None;
         }
         self.flush();
-        Some(Batch { ops: std::mem::take(&mut self.ops), through: self.chain.last_lsn() })
+        Some(Batch { ops: std::mem::take(&mut self.ops), through: self.chain.last() })
     }
 
     /// Reuses the largest buffer of a completed batch.
@@ -403,7 +408,8 @@ impl Writer {
     fn encode(&mut self, record: &Record) -> Result<Lsn, LogRefusal> {
         let kind = codec::kind(&record.event);
         self.chain
-            .record(&mut self.buffer, self.synced, kind, codec::VERSION, |out| codec::encode(record, out))
+            .record(&mut self.buffer, self.synced.frame, kind, codec::VERSION, |out| codec::encode(record, out))
+            .map(|position| position.lsn)
             .map_err(|_| LogRefusal::TooLong)
     }
 
@@ -458,7 +464,7 @@ impl Writer {
             reserve_bytes: _,
             sequence,
             capacity: _,
-            first_lsn: _,
+            first_frame: _,
             chain,
             buffer,
             buffer_at: _,
@@ -474,7 +480,7 @@ impl Writer {
             attempts: _,
             refused: _,
         } = self;
-        let (last, closed) = (chain.last_lsn(), closed.len());
+        let (last, closed) = (chain.last(), closed.len());
         let must_replace = next_capacity != next_target;
         write!(out, "{epoch} {sequence} {last:?} {synced:?} {next:?} {must_replace} {closed} {ends_in_mark} ")?;
         canonical::frames(FileId::Segment(*sequence), *log_id, buffer, out)?;

@@ -34,8 +34,13 @@ number! {
     Position(u64)
 }
 number! {
-    /// A frame's number in the log. The first frame has 1; 0 means none.
+    /// A record's number in the log, without gaps: the first record has 1; 0 means none. Marks and footers have none.
     Lsn(u64)
+}
+number! {
+    /// A frame's number in the log: one more for each frame of any kind, marks and footers included. The first frame
+    /// has 1; 0 means none.
+    FrameNumber(u64)
 }
 number! {
     /// A partition of a topic, counted from 0.

@@ -29,8 +29,8 @@ pub use effect::{Details, Effect, EffectStatus, Lifetime, Outcome, Pin};
 pub use identity::{EffectNamespace, Identity, Scope, ScopeKind};
 pub use identity_key::IdentityKey;
 pub use ids::{
-    Boot, ConsumerId, GroupId, LeaseToken, Lsn, MessageRef, Offset, PartitionId, Position, Ticket, TokenParseError,
-    TopicId,
+    Boot, ConsumerId, FrameNumber, GroupId, LeaseToken, Lsn, MessageRef, Offset, PartitionId, Position, Ticket,
+    TokenParseError, TopicId,
 };
 pub use limits::{
     ERROR_TEXT_BYTES_CEILING, Limits, MESSAGE_BYTES_CEILING, PARTITIONS_CEILING, RESULT_BYTES_CEILING,

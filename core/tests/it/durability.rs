@@ -5,7 +5,7 @@ use driftq_core::OpenOptions;
 use super::test_broker::*;
 use driftq_core::command::{Ack, CreateTopic, DeleteTopic, DescribeTopic, ListTopics, Produce};
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
-use driftq_core::log::{MemoryStorage, StorageFault};
+use driftq_core::log::{FileId, LogPosition, Malformed, MemoryStorage, Replay, Storage, StorageFault, recover};
 use driftq_core::types::*;
 use driftq_core::{Command, JobClass, Output, Refusal, Reply};
 
@@ -24,9 +24,9 @@ fn reply_waits_for_sync_of_its_record() {
     let result = job.perform(&mut broker.storage);
     broker.collect();
     assert_eq!(broker.reply(ticket), None, "not before the job is completed");
-    assert!(broker.pipeline.synced() < broker.pipeline.broker().appended());
+    assert!(broker.pipeline.synced().lsn < broker.pipeline.broker().appended());
     broker.pipeline.complete(broker.now, job, result);
-    assert_eq!(broker.pipeline.synced(), broker.pipeline.broker().appended());
+    assert_eq!(broker.pipeline.synced().lsn, broker.pipeline.broker().appended());
     broker.collect();
     assert!(matches!(broker.reply(ticket), Some(Ok(Reply::Produced(_)))));
 }
@@ -236,4 +236,56 @@ fn crash_is_not_reported_as_clean_close() {
     let mut broker = TestBroker::with_topic(1);
     broker.crash();
     assert!(!broker.recovered.clean);
+}
+
+/// The LSNs of all records in the log, read without its snapshots.
+fn replayed_lsns(storage: &MemoryStorage) -> Vec<u64> {
+    struct Lsns(Vec<u64>);
+    impl Replay for Lsns {
+        fn reset(&mut self) {
+            self.0.clear();
+        }
+        fn restore(&mut self, _: u8, _: u8, _: &[u8]) -> Result<(), Malformed> {
+            Err(Malformed::new("a snapshot"))
+        }
+        fn replay(&mut self, lsn: Lsn, _: u8, _: u8, _: &[u8]) -> Result<(), Malformed> {
+            self.0.push(lsn.0);
+            Ok(())
+        }
+    }
+    let (mut storage, mut lsns) = (storage.crash(), Lsns(Vec::new()));
+    for info in storage.list().expect("lists") {
+        if let FileId::Snapshot(_) = info.file {
+            storage.take_file(info.file);
+        }
+    }
+    recover(&mut storage, None, &mut lsns).expect("no segment was removed");
+    lsns.0
+}
+
+#[test]
+fn broker_numbers_records_without_gaps_across_marks_snapshots_and_restarts() {
+    let mut broker = TestBroker::with_topic(1);
+    for round in 0..3 {
+        for restart in RESTARTS {
+            let before = broker.pipeline.broker().appended();
+            broker.produce("t", &"x".repeat(20_000));
+            assert_eq!(broker.pipeline.broker().appended(), before.next());
+            let synced = broker.pipeline.synced();
+            broker.advance(200);
+            let marked = LogPosition { frame: synced.frame.next(), ..synced };
+            assert_eq!(broker.pipeline.synced(), marked, "a mark has a frame number and no LSN");
+            // Two snapshots make old segments removable; one keeps them all.
+            if round > 0 || restart == Restart::Crash {
+                broker.crash();
+            } else {
+                broker.restart(restart);
+            }
+            assert_eq!(broker.recovered.last.lsn, before.next());
+            assert_eq!(broker.pipeline.broker().appended(), before.next().next(), "the boot record follows");
+        }
+    }
+    let last = broker.pipeline.synced();
+    assert_eq!(replayed_lsns(&broker.storage), (1..=last.lsn.0).collect::<Vec<_>>());
+    assert!(last.frame.0 > last.lsn.0 + 6, "marks and footers are counted as frames: {last:?}");
 }

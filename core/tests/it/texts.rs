@@ -70,11 +70,11 @@ fn report_names_the_file_and_what_is_wrong_with_it() {
     assert!(storage(None).starts_with("reading: no such file"));
     assert!(storage(Some(FileId::Segment(2))).starts_with("reading wal-00000000000000000002.seg: no such file"));
     let late = |damaged| {
-        let (file, first_lsn, needed) = (FileId::Segment(2), Lsn(9), Lsn(5));
-        RecoveryError::StartsTooLate { file, first_lsn, needed, damaged }.to_string()
+        let (file, first_frame, needed) = (FileId::Segment(2), FrameNumber(9), FrameNumber(5));
+        RecoveryError::StartsTooLate { file, first_frame, needed, damaged }.to_string()
     };
-    assert!(late(None).contains("needed from LSN 5 on. "));
-    let damaged = late(Some((Lsn(4), SnapshotError::Header(HeaderError::BadMagic))));
+    assert!(late(None).contains("needed from frame 5 on. "));
+    let damaged = late(Some((FrameNumber(4), SnapshotError::Header(HeaderError::BadMagic))));
     let since = ", since snap-00000000000000000004.snap is damaged (the header's signature is wrong). ";
     assert!(damaged.contains(since), "{damaged}");
     let inconsistent = InconsistentState {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use driftq_core::log::frame::FRAME_HEAD_BYTES;
 use driftq_core::log::{FileId, HEADER_BYTES, MemoryStorage, SegmentHeader, SegmentReader, Storage};
 use driftq_core::pipeline::inspect;
-use driftq_core::types::Lsn;
+use driftq_core::types::{FrameNumber, Lsn};
 
 use super::scenario::{ReadLog, scenario_log, scenario_log_without_mark, segments, without_snapshots};
 
@@ -19,8 +19,10 @@ struct FrameSpan {
     file: FileId,
     start: usize,
     end: usize,
+    number: FrameNumber,
+    /// Of the last record up to it.
     lsn: Lsn,
-    synced: Lsn,
+    synced: FrameNumber,
 }
 
 /// A log and its contents.
@@ -28,8 +30,8 @@ struct Case {
     storage: MemoryStorage,
     files: Vec<FileId>,
     frames: Vec<FrameSpan>,
-    /// The digest after each LSN.
-    history: BTreeMap<Lsn, u64>,
+    /// The digest after each frame.
+    history: BTreeMap<FrameNumber, u64>,
     last_segment: FileId,
 }
 
@@ -43,20 +45,20 @@ impl Case {
             let mut reader = SegmentReader::new(&header, bytes);
             let mut start = reader.position();
             while let Some(frame) = reader.next() {
-                let (lsn, synced, end) = (frame.head.lsn, frame.head.synced, reader.position());
-                frames.push(FrameSpan { file: *file, start, end, lsn, synced });
+                let (number, synced, end) = (frame.head.number, frame.head.synced, reader.position());
+                frames.push(FrameSpan { file: *file, start, end, number, lsn: reader.log_position().lsn, synced });
                 start = end;
             }
         }
-        let mut history = BTreeMap::from([(Lsn(0), driftq_core::state::State::default().digest())]);
+        let initial = driftq_core::state::State::default().digest();
+        let mut history = BTreeMap::from([(FrameNumber(0), initial)]);
         let records: BTreeMap<Lsn, u64> = ReadLog::from(&without_snapshots(&storage))
             .replayed
             .iter()
             .map(|(lsn, _, digest)| (*lsn, *digest))
             .collect();
         for frame in &frames {
-            let digest = records.get(&frame.lsn).copied().unwrap_or(history[&Lsn(frame.lsn.0 - 1)]);
-            history.insert(frame.lsn, digest);
+            history.insert(frame.number, records.get(&frame.lsn).copied().unwrap_or(initial));
         }
         let files = storage.list().expect("lists").iter().map(|info| info.file).collect();
         Self { files, frames, history, last_segment: *segments.last().expect("has segments"), storage }
@@ -66,7 +68,7 @@ impl Case {
         self.history[&self.last()]
     }
 
-    fn last(&self) -> Lsn {
+    fn last(&self) -> FrameNumber {
         *self.history.keys().last().expect("has an initial state")
     }
 
@@ -82,9 +84,9 @@ impl Case {
         byte < BLOCK_BYTES || self.frames.iter().any(|frame| head(&frame))
     }
 
-    /// The highest LSN that the other frames prove synced.
-    fn proven_without(&self, damaged: Lsn) -> Lsn {
-        let others = self.frames.iter().filter(|frame| frame.lsn != damaged).map(|frame| frame.synced);
+    /// The highest frame number that the other frames prove synced.
+    fn proven_without(&self, damaged: FrameNumber) -> FrameNumber {
+        let others = self.frames.iter().filter(|frame| frame.number != damaged).map(|frame| frame.synced);
         others.max().unwrap_or_default()
     }
 }
@@ -109,15 +111,15 @@ fn every_flip(mut case: Case, files: &[FileId]) -> (usize, usize) {
                     Some(digest) => {
                         let hit = case.frames.iter().find(|f| f.file == file && (f.start..f.end).contains(&byte));
                         let hit = hit.unwrap_or_else(|| panic!("{file}, byte {byte}, bit {bit}: unexpected state"));
-                        let before = Lsn(hit.lsn.0 - 1);
+                        let before = FrameNumber(hit.number.0 - 1);
                         assert_eq!(
                             digest, case.history[&before],
                             "{file}, byte {byte}, bit {bit}: not an earlier state"
                         );
-                        let proven = case.proven_without(hit.lsn);
+                        let proven = case.proven_without(hit.number);
                         assert!(
                             before >= proven,
-                            "{file}, byte {byte}, bit {bit}: ends at LSN {before}, but LSN {proven} is proven synced"
+                            "{file}, byte {byte}, bit {bit}: ends at frame {before}, but {proven} is proven synced"
                         );
                         torn += 1;
                     }
@@ -169,7 +171,7 @@ fn truncation_of_any_file_is_refused_or_leaves_earlier_state() {
                     "truncated to {cut}: only the end of the log can be lost unnoticed"
                 );
                 let left = case.frames.iter().filter(|frame| frame.file != file || frame.end <= cut);
-                let left = left.map(|frame| frame.lsn).max().unwrap_or_default();
+                let left = left.map(|frame| frame.number).max().unwrap_or_default();
                 assert_eq!(digest, case.history[&left], "{file} truncated to {cut}: every whole frame is read");
             }
             case.storage = kept;
@@ -190,7 +192,7 @@ fn missing_file_is_refused_or_unneeded() {
             Some(digest) if digest == whole => {}
             Some(digest) => {
                 assert_eq!(file, case.last_segment, "only the last segment can be lost unnoticed");
-                let left = case.frames.iter().filter(|frame| frame.file != file).map(|frame| frame.lsn).max();
+                let left = case.frames.iter().filter(|frame| frame.file != file).map(|frame| frame.number).max();
                 assert_eq!(digest, case.history[&left.expect("more than one segment")]);
             }
         }

@@ -14,7 +14,8 @@ use driftq_core::command::{
     StoreCommand, Subscribe, TokenClaim,
 };
 use driftq_core::log::{
-    FileId, LogId, MemoryStorage, RecoveryError, SegmentHeader, SnapshotHead, SnapshotWriter, Storage, read_snapshot,
+    FileId, FileInfo, LogId, LogPosition, MemoryStorage, RecoveryError, SegmentHeader, SnapshotHead, SnapshotWriter,
+    Storage, read_snapshot,
 };
 use driftq_core::pipeline::{OpenError, inspect};
 use driftq_core::record::Record;
@@ -33,10 +34,11 @@ use super::scenario::{ReadLog, scenario_log, without_snapshots};
 pub fn snapshot_of(storage: &MemoryStorage) -> Option<(SnapshotHead, Vec<Record>)> {
     let mut storage = storage.clone();
     let files = storage.list().expect("lists").into_iter();
-    let lsn = files.filter_map(|info| if let FileId::Snapshot(lsn) = info.file { Some(lsn) } else { None }).max()?;
+    let number = |info: FileInfo| if let FileId::Snapshot(number) = info.file { Some(number) } else { None };
+    let number = files.filter_map(number).max()?;
     let mut images = Vec::new();
     let each = |kind, version, payload: &[u8]| codec::decode(kind, version, payload).map(|image| images.push(image));
-    let head = read_snapshot(&mut storage, lsn, &mut Vec::new(), each).ok()?;
+    let head = read_snapshot(&mut storage, number, &mut Vec::new(), each).ok()?;
     Some((head, images))
 }
 
@@ -56,9 +58,8 @@ pub fn with_snapshot(storage: &MemoryStorage, head: &SnapshotHead, images: &[Rec
 
 /// A log of exactly these records.
 pub fn with_log(records: &[Record]) -> MemoryStorage {
-    let (previous_lsn, synced) = (Lsn(0), Lsn(0));
-    let header =
-        SegmentHeader { log_id: LogId([9; 16]), sequence: 1, previous_lsn, previous_crc: 0, synced, capacity: 0 };
+    let (previous, synced) = (LogPosition::default(), FrameNumber(0));
+    let header = SegmentHeader { log_id: LogId([9; 16]), sequence: 1, previous, previous_crc: 0, synced, capacity: 0 };
     let (mut bytes, mut chain) = (header.encode(), header.chain());
     for record in records {
         let kind = codec::kind(&record.event);

@@ -1,4 +1,4 @@
-//! The golden files of format version 1 decode to the same records and are written with the same bytes in every
+//! The golden files of format version 2 decode to the same records and are written with the same bytes in every
 //! release.
 
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use driftq_core::log::{
     FileId, Head, MemoryStorage, SegmentHeader, SegmentReader, SnapshotWriter, Storage, read_snapshot,
 };
 use driftq_core::record::{Event, Image, Record};
-use driftq_core::types::Lsn;
+use driftq_core::types::FrameNumber;
 
 use super::scenario::{ReadLog, scenario_log, without_snapshots};
 
@@ -20,7 +20,7 @@ const DIGEST: u64 = 0xad65_4cef_9617_ece3;
 
 /// The folder of the golden files.
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v2")
 }
 
 /// The files of a storage, without preallocated zeros and without empty segments.
@@ -129,10 +129,10 @@ fn reencoded_segment(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// A snapshot decoded and encoded again.
-fn reencoded_snapshot(storage: &mut MemoryStorage, lsn: Lsn) -> Vec<u8> {
+fn reencoded_snapshot(storage: &mut MemoryStorage, number: FrameNumber) -> Vec<u8> {
     let mut records = Vec::new();
     let each = |kind, version, payload: &[u8]| codec::decode(kind, version, payload).map(|record| records.push(record));
-    let head = read_snapshot(storage, lsn, &mut Vec::new(), each).expect("a snapshot");
+    let head = read_snapshot(storage, number, &mut Vec::new(), each).expect("a snapshot");
     let mut again = Vec::new();
     let mut writer = SnapshotWriter::begin(&head, &mut again);
     for record in &records {
@@ -150,7 +150,7 @@ fn golden_files_reencode_to_same_bytes() {
     let mut storage = golden_storage();
     for (file, bytes) in files(&mut storage) {
         let again = match file {
-            FileId::Snapshot(lsn) | FileId::SnapshotDraft(lsn) => reencoded_snapshot(&mut storage, lsn),
+            FileId::Snapshot(number) | FileId::SnapshotDraft(number) => reencoded_snapshot(&mut storage, number),
             FileId::Segment(_) => reencoded_segment(&bytes),
         };
         assert!(again == bytes, "{file}");

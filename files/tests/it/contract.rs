@@ -4,15 +4,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt, read_whole};
-use driftq_core::types::Lsn;
+use driftq_core::types::FrameNumber;
 use driftq_files::{DataFolder, FileStorage, NullStorage, Prepare, fresh_log_id};
 
 use crate::mounts::Mount;
 
 const FILE: FileId = FileId::Segment(1);
 const OTHER: FileId = FileId::Segment(2);
-const DRAFT: FileId = FileId::SnapshotDraft(Lsn(1));
-const FINISHED: FileId = FileId::Snapshot(Lsn(1));
+const DRAFT: FileId = FileId::SnapshotDraft(FrameNumber(1));
+const FINISHED: FileId = FileId::Snapshot(FrameNumber(1));
 
 fn at(position: u64) -> WriteAt {
     WriteAt { epoch: 1, position }

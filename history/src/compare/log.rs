@@ -101,9 +101,9 @@ pub(super) fn read(storage: &mut impl Storage, mut requested: Vec<u64>) -> Resul
     requested.dedup();
     let mut reader = Reader { log: Log::default(), requested, next: 0 };
     let replayed = replay(storage, ReplayLimit::End, &mut reader)?;
-    reader.digest_before(&replayed.state, replayed.recovered.last_lsn.0 + 1);
+    reader.digest_before(&replayed.state, replayed.recovered.last.lsn.0 + 1);
     let Replayed { state, base, recovered, .. } = replayed;
-    Ok(Log { base, last: recovered.last_lsn.0, state, ..reader.log })
+    Ok(Log { base, last: recovered.last.lsn.0, state, ..reader.log })
 }
 
 struct Reader {

@@ -262,8 +262,8 @@ impl<F: Faults> RecordedRun<F> {
                 self.now += self.draw(20);
                 self.settle_io(None);
                 self.receive();
-                let result =
-                    json!({"lsn": self.broker.synced().0, "digest": format!("{:016x}", self.broker.state().digest())});
+                let digest = format!("{:016x}", self.broker.state().digest());
+                let result = json!({"lsn": self.broker.synced().lsn.0, "digest": digest});
                 self.write(("driver", 0), "digest", Phase::Ok, Value::Null, result);
             }
             _ if self.draw(4) == 0 => {

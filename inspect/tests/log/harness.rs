@@ -110,7 +110,7 @@ impl<S: Storage> TestBroker<S> {
                 Output::Closed { .. } => {}
             }
         }
-        self.digests.push((self.pipeline.synced().0, format!("{:016x}", self.pipeline.state().digest())));
+        self.digests.push((self.pipeline.synced().lsn.0, format!("{:016x}", self.pipeline.state().digest())));
     }
 
     pub(crate) fn settle(&mut self) {

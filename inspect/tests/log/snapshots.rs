@@ -148,7 +148,9 @@ fn damage_before_newest_snapshot_moves_the_start_of_the_replay() {
     let broker = shortened();
     let whole = broker.overview(None).unwrap();
     let mut disk = broker.disk.clone();
-    disk.bytes_mut(FileId::Snapshot(driftq_core::types::Lsn(whole.base))).expect("the snapshot exists").flip(8 * 5_000);
+    let oldest = whole.files.iter().find(|file| file.note == "replay starts here").expect("a snapshot");
+    let oldest: FileId = oldest.name.parse().expect("a file of the log");
+    disk.bytes_mut(oldest).expect("the snapshot exists").flip(8 * 5_000);
     let overview = LogReader::new(disk).overview(None).unwrap();
     assert!(overview.base > whole.base, "{overview}");
     assert_eq!((overview.digest, overview.last), (whole.digest, whole.last));

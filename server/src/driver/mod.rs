@@ -333,7 +333,7 @@ impl Driver {
         pipeline.complete(now, job, result);
         if class == JobClass::Log {
             self.log_busy_since.set(None);
-            self.metrics.observe_log_batch(pipeline.synced().0 - synced.0, bytes, took);
+            self.metrics.observe_log_batch(pipeline.synced().lsn.0 - synced.lsn.0, bytes, took);
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use driftq_core::codec::record as codec;
 use driftq_core::log::{FileId, Frame, RECORD_KIND_MAX, frame, read_whole};
-use driftq_core::types::Lsn;
+use driftq_core::types::{FrameNumber, Lsn};
 use driftq_files::DataFolder;
 use driftq_inspect::format::{Detail, fields, kind};
 use serde_json::{Value, json};
@@ -41,9 +41,10 @@ pub enum DumpEnd {
     Damaged,
 }
 
-/// Prints the records in the segments of the log in `dir`: LSN, time, kind, content. Stops at the first byte where no
-/// frame can be read, which in the last segment may be a harmless torn tail; [`verify`](super::verify())
-/// distinguishes the two. Changes nothing.
+/// Prints the records in the segments of the log in `dir`: LSN, time, kind, content; marks and footers have no LSN but
+/// a frame number. A record behind a damaged first header has no known LSN. Stops at the first byte where no frame can
+/// be read, which in the last segment may be a harmless torn tail; [`verify`](super::verify()) distinguishes the two.
+/// Changes nothing.
 ///
 /// # Errors
 /// [`WalError`] if the folder is in use, holds no log or cannot be read, or if `out` cannot be written to.
@@ -52,29 +53,34 @@ pub fn dump(dir: &Path, options: &DumpOptions, out: &mut impl Write) -> Result<D
     let mut storage = folder.storage();
     let files = LogFiles::read(&mut storage)?;
     let mut bytes = Vec::new();
-    let mut next: Option<Lsn> = None;
+    let mut next: Option<FrameNumber> = None;
+    let mut last_lsn: Option<Lsn> = None;
     for segment in &files.segments {
         read_whole(&mut storage, segment.file, &mut bytes).map_err(WalError::storage(segment.file))?;
         let mut stop = None;
         for item in segment.scan(&bytes) {
             match item {
-                ScanItem::Frame(position, frame) => {
-                    let lsn = frame.head.lsn;
-                    if let Some(missing) = next.filter(|next| lsn > *next) {
-                        stop = Some(format!("byte {position}: LSN {missing} is missing, found {lsn}"));
+                ScanItem::Frame { position, frame, lsn } => {
+                    let number = frame.head.number;
+                    if let Some(missing) = next.filter(|next| number > *next) {
+                        stop = Some(format!("byte {position}: frame {missing} is missing, found frame {number}"));
                         break;
                     }
-                    next = Some(lsn.next());
+                    next = Some(number.next());
+                    // Without a valid header, LSNs continue from the segment before.
+                    let counted = if frame.is_record() { last_lsn.map(Lsn::next) } else { last_lsn };
+                    last_lsn = lsn.or(counted);
+                    let lsn = last_lsn.unwrap_or_default();
                     if lsn > options.to {
                         return Ok(DumpEnd::Complete);
                     }
                     if lsn >= options.from {
-                        print(&frame, options, out).map_err(WalError::output)?;
+                        print(&frame, last_lsn, options, out).map_err(WalError::output)?;
                     }
                 }
                 ScanItem::Damage(damage) => {
-                    let lsn = damage.expected.map_or_else(String::new, |lsn| format!(", LSN {lsn}"));
-                    stop = Some(format!("byte {}{lsn}: {}", damage.position, damage.reason));
+                    let frame = damage.expected.map_or_else(String::new, |number| format!(", frame {number}"));
+                    stop = Some(format!("byte {}{frame}: {}", damage.position, damage.reason));
                     break;
                 }
             }
@@ -94,12 +100,13 @@ fn print_stop(file: FileId, stop: &str, options: &DumpOptions, out: &mut impl Wr
     writeln!(out, "stopped: {file}, {stop}")
 }
 
-fn print(frame: &Frame<'_>, options: &DumpOptions, out: &mut impl Write) -> io::Result<()> {
-    let head = &frame.head;
+fn print(frame: &Frame<'_>, lsn: Option<Lsn>, options: &DumpOptions, out: &mut impl Write) -> io::Result<()> {
+    let (head, lsn) = (&frame.head, lsn.filter(|_| frame.is_record()));
+    let control = || json!({ "frame": head.number.0, "synced": head.synced.0 });
     let detail = if options.full { Detail::Full } else { Detail::Shortened };
     let (at, name, content) = match head.kind {
-        frame::SYNCED_MARK => (None, "synced mark", json!({ "synced": head.synced.0 })),
-        frame::FOOTER => (None, "footer", json!({ "synced": head.synced.0 })),
+        frame::SYNCED_MARK => (None, "synced mark", control()),
+        frame::FOOTER => (None, "footer", control()),
         ..=RECORD_KIND_MAX => match codec::decode(head.kind, head.version, frame.payload) {
             Ok(record) => (Some(record.at), kind(&record.event), Value::Object(fields(&record, detail))),
             Err(error) => (None, "not understood", unknown(frame, &error.to_string())),
@@ -107,10 +114,11 @@ fn print(frame: &Frame<'_>, options: &DumpOptions, out: &mut impl Write) -> io::
         _ => (None, "not understood", unknown(frame, "unknown kind of mark")),
     };
     if options.json {
-        let line = json!({ "lsn": head.lsn.0, "at_ms": at.map(|at| at.0), "kind": name, "is": content });
+        let line = json!({ "lsn": lsn.map(|lsn| lsn.0), "at_ms": at.map(|at| at.0), "kind": name, "is": content });
         return writeln!(out, "{line}");
     }
-    write!(out, "{:>12}  {:>14}  {name}", head.lsn.0, at.map_or_else(|| "-".to_owned(), |at| at.0.to_string()))?;
+    let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+    write!(out, "{:>12}  {:>14}  {name}", number(lsn.map(|lsn| lsn.0)), number(at.map(|at| at.0)))?;
     if let Value::Object(fields) = &content {
         for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
             write!(out, " {name}={value}")?;

@@ -1,9 +1,9 @@
 //! Rebuilds a state from the records that are left.
 //!
-//! Records are applied in LSN order, each as recovery applies it. After a loss, two things differ. A record that
-//! contradicts the state is skipped and counted. And where lost records assigned ids (offsets, topics, groups,
-//! boots), numbering continues from the first id that appears again, by at most the number of lost records; otherwise
-//! one lost message would make every later message of its topic a contradiction.
+//! Records are applied in the order of their frames, each as recovery applies it. After a loss, two things differ. A
+//! record that contradicts the state is skipped and counted. And where lost records assigned ids (offsets, topics,
+//! groups, boots), numbering continues from the first id that appears again, by at most the number of lost records;
+//! otherwise one lost message would make every later message of its topic a contradiction.
 //!
 //! Records refer to a message by its position in its partition, and the record that stores a message does not contain
 //! that position. Once messages of a topic are lost, the positions of later ones are unknown, so later records about
@@ -14,11 +14,12 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use driftq_core::codec::record as codec;
-use driftq_core::log::RECORD_KIND_MAX;
+use driftq_core::log::{Frame, LogPosition};
 use driftq_core::record::{Event, Image, Record};
 use driftq_core::state::{Contradiction, State};
 use driftq_core::types::{
-    Boot, GroupId, IdentityKey, Lsn, MessageRef, Offset, PartitionId, Position, Timestamp, TopicId, TopicName,
+    Boot, FrameNumber, GroupId, IdentityKey, Lsn, MessageRef, Offset, PartitionId, Position, Timestamp, TopicId,
+    TopicName,
 };
 use driftq_inspect::format::{kind as kind_name, message_ref};
 
@@ -27,8 +28,10 @@ use super::repair::Repaired;
 /// A record that is intact and was not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// Its LSN.
-    pub lsn: Lsn,
+    /// The number of its frame.
+    pub frame: FrameNumber,
+    /// Its LSN, if known: behind a loss it is not known how many records there were.
+    pub lsn: Option<Lsn>,
     /// Its kind, as in `docs/wal.md`.
     pub kind: &'static str,
     /// Why it was not applied.
@@ -38,8 +41,8 @@ pub struct Skipped {
 /// What a salvage could not keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// LSNs whose frames were not found, in order.
-    pub ranges: Vec<RangeInclusive<Lsn>>,
+    /// The numbers of frames that were not found, in order.
+    pub ranges: Vec<RangeInclusive<FrameNumber>>,
     /// Records that do not fit the rebuilt state, in order.
     pub skipped: Vec<Skipped>,
     /// Pieces of the snapshot that were not found or do not fit what is left.
@@ -52,7 +55,7 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// The number of lost records at most: some of the LSNs may belong to marks.
+    /// The number of lost records at most: some of the frames may be marks.
     #[must_use]
     pub fn count(&self) -> u64 {
         let missing: u64 = self.ranges.iter().map(|range| range.end().0 - range.start().0 + 1).sum();
@@ -70,7 +73,8 @@ impl Loss {
 #[derive(Debug)]
 pub(super) struct Rebuild {
     state: State,
-    last: Lsn,
+    /// The last frame seen, and the highest LSN that a record up to it can have.
+    last: LogPosition,
     loss: Loss,
     /// As [`Loss::count`], kept beside it.
     lost: u64,
@@ -89,15 +93,15 @@ struct NextIds {
 
 impl Rebuild {
     /// Starts from the state of a snapshot, or from an empty state.
-    pub(super) fn new(state: State, lsn: Lsn) -> Self {
-        Self { state, last: lsn, loss: Loss::default(), lost: 0, unknown_from: BTreeMap::new() }
+    pub(super) fn new(state: State, at: LogPosition) -> Self {
+        Self { state, last: at, loss: Loss::default(), lost: 0, unknown_from: BTreeMap::new() }
     }
 
     /// Starts from what is left of a damaged snapshot, of which `lost` images are missing.
-    pub(super) fn from_repaired(repaired: Repaired, lsn: Lsn, lost: u64) -> Self {
+    pub(super) fn from_repaired(repaired: Repaired, at: LogPosition, lost: u64) -> Self {
         let Repaired { state, unknown_from, unused, renamed } = repaired;
         let loss = Loss { images: lost.saturating_add(unused), renamed, ..Loss::default() };
-        Self { state, last: lsn, lost: loss.count(), loss, unknown_from }
+        Self { state, last: at, lost: loss.count(), loss, unknown_from }
     }
 
     /// Up to so many records were cut off.
@@ -106,37 +110,42 @@ impl Rebuild {
         self.lost += records;
     }
 
-    /// The highest LSN seen.
-    pub(super) fn last(&self) -> Lsn {
+    /// The last frame seen, and the highest LSN that a record up to it can have.
+    pub(super) fn last(&self) -> LogPosition {
         self.last
     }
 
-    /// Applies the next frame. Ignores LSNs up to the last: they are in the state, or were cut off.
-    pub(super) fn take(&mut self, lsn: Lsn, kind: u8, version: u8, payload: &[u8]) {
-        if lsn <= self.last {
+    /// Applies the next frame; `lsn` is that of the last record up to it, if known. Ignores frames up to the last: they
+    /// are in the state, or were cut off.
+    pub(super) fn take(&mut self, frame: &Frame<'_>, lsn: Option<Lsn>) {
+        let head = &frame.head;
+        if head.number <= self.last.frame {
             return;
         }
-        self.miss_through(Lsn(lsn.0 - 1));
-        self.last = lsn;
-        if kind > RECORD_KIND_MAX {
+        self.miss_through(FrameNumber(head.number.0 - 1));
+        self.last = self.last.after(head.kind);
+        self.last.lsn = self.last.lsn.max(lsn.unwrap_or_default());
+        if !frame.is_record() {
             return;
         }
-        let (kind, applied) = match codec::decode(kind, version, payload) {
+        let (kind, applied) = match codec::decode(head.kind, head.version, frame.payload) {
             Ok(record) => (kind_name(&record.event), self.apply(&record)),
             Err(error) => ("not understood", Err(error.to_string())),
         };
         if let Err(reason) = applied {
             self.lost += 1;
-            self.loss.skipped.push(Skipped { lsn, kind, reason });
+            self.loss.skipped.push(Skipped { frame: head.number, lsn, kind, reason });
         }
     }
 
-    /// Frames up to `lsn` were synced, so those that were not found are lost.
-    pub(super) fn miss_through(&mut self, lsn: Lsn) {
-        if lsn > self.last {
-            self.lost += lsn.0 - self.last.0;
-            self.loss.ranges.push(self.last.next()..=lsn);
-            self.last = lsn;
+    /// Frames up to `number` were synced, so those that were not found are lost. Each may have been a record.
+    pub(super) fn miss_through(&mut self, number: FrameNumber) {
+        let last = self.last;
+        if number > last.frame {
+            let missing = number.0 - last.frame.0;
+            self.lost += missing;
+            self.loss.ranges.push(last.frame.next()..=number);
+            self.last = LogPosition { frame: number, lsn: Lsn(last.lsn.0 + missing) };
         }
     }
 
@@ -361,6 +370,7 @@ fn without_skips(record: &Record) -> Option<Record> {
 #[cfg(test)]
 mod tests {
     use driftq_core::Body;
+    use driftq_core::log::Head;
     use driftq_core::record::DedupeWindow;
     use driftq_core::types::{
         Envelope, GroupName, GroupOrigin, GroupStart, Metadata, ProduceScope, Retention, TopicName,
@@ -372,12 +382,15 @@ mod tests {
         let record = Record { at: Timestamp(1_000), event };
         let mut payload = Vec::new();
         codec::encode(&record, &mut payload);
-        rebuild.take(rebuild.last().next(), codec::kind(&record.event), codec::VERSION, &payload);
+        let (number, kind) = (rebuild.last().frame.next(), codec::kind(&record.event));
+        let head = Head { number, prev_crc: 0, synced: FrameNumber(0), kind, version: codec::VERSION };
+        let lsn = Some(rebuild.last().lsn.next());
+        rebuild.take(&Frame { head, crc: 0, payload: &payload }, lsn);
     }
 
     #[test]
     fn record_with_contradicting_second_part_changes_nothing() -> Result<(), Box<dyn std::error::Error>> {
-        let mut rebuild = Rebuild::new(State::default(), Lsn(0));
+        let mut rebuild = Rebuild::new(State::default(), LogPosition::default());
         let (topic, group, partition) = (TopicId(0), GroupId(0), PartitionId(0));
         let (name, retention) = (TopicName::new("t")?, Retention::default());
         take(&mut rebuild, Event::Booted { boot: Boot(1) });
@@ -400,7 +413,7 @@ mod tests {
 
     #[test]
     fn message_already_done_by_a_lost_ack_is_kept_and_delivered() -> Result<(), Box<dyn std::error::Error>> {
-        let mut rebuild = Rebuild::new(State::default(), Lsn(0));
+        let mut rebuild = Rebuild::new(State::default(), LogPosition::default());
         let (topic, group, partition) = (TopicId(0), GroupId(0), PartitionId(0));
         let (name, retention) = (TopicName::new("t")?, Retention::default());
         take(&mut rebuild, Event::Booted { boot: Boot(1) });

@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use driftq_core::codec::record as codec;
 use driftq_core::log::frame::FRAME_HEAD_BYTES;
 use driftq_core::log::{
-    FileId, HEADER_BYTES, IoOp, RecoveryError, SegmentHeader, SnapshotHead, SnapshotReadError, SnapshotWriter, Storage,
-    WriteAt, read_snapshot, read_snapshot_head, read_whole,
+    FileId, HEADER_BYTES, IoOp, LogPosition, RecoveryError, SegmentHeader, SnapshotHead, SnapshotReadError,
+    SnapshotWriter, Storage, WriteAt, read_snapshot, read_snapshot_head, read_whole,
 };
 use driftq_core::pipeline::inspect;
 use driftq_core::record::{Event, Record};
 use driftq_core::state::{State, Topic};
-use driftq_core::types::{Boot, Lsn, Timestamp};
+use driftq_core::types::{Boot, FrameNumber, Lsn, Timestamp};
 use driftq_files::DataFolder;
 
 use super::error::WalError;
 use super::quarantine::{self, Replacement};
 use super::rebuild::{Loss, Rebuild};
 use super::repair::repair;
-use super::scan::{LSN_MAX, LogFiles, ScanItem, SnapshotParts, scan_snapshot};
+use super::scan::{FRAME_MAX, LogFiles, ScanItem, SnapshotParts, scan_snapshot};
 
 /// Whether a salvage may change the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ const LISTED_MAX: usize = 20;
 
 fn write_loss(f: &mut fmt::Formatter<'_>, loss: &Loss) -> fmt::Result {
     for range in &loss.ranges {
-        writeln!(f, "lost: LSN {} to {}", range.start(), range.end())?;
+        writeln!(f, "lost: frame {} to {}", range.start(), range.end())?;
     }
     if loss.images > 0 {
         writeln!(f, "lost: {} pieces of the newest snapshot", loss.images)?;
@@ -117,7 +117,8 @@ fn write_loss(f: &mut fmt::Formatter<'_>, loss: &Loss) -> fmt::Result {
         writeln!(f, "lost: whatever was in the part of the last segment that was cut off")?;
     }
     for skipped in loss.skipped.iter().take(LISTED_MAX) {
-        writeln!(f, "lost: the record with LSN {} ({}): {}", skipped.lsn, skipped.kind, skipped.reason)?;
+        let lsn = skipped.lsn.map_or_else(String::new, |lsn| format!(", LSN {lsn}"));
+        writeln!(f, "lost: the record in frame {}{lsn} ({}): {}", skipped.frame, skipped.kind, skipped.reason)?;
     }
     if loss.skipped.len() > LISTED_MAX {
         writeln!(f, "lost: {} more records that do not fit what is left", loss.skipped.len() - LISTED_MAX)?;
@@ -189,9 +190,7 @@ pub fn salvage(dir: &Path, consent: Consent) -> Result<Salvage, WalError> {
     let mut storage = folder.storage();
     let error = match inspect(&mut storage, None) {
         Ok(_) => return Ok(Salvage::NotNeeded),
-        Err(error @ (RecoveryError::NoLog | RecoveryError::Storage { .. } | RecoveryError::UnknownVersion { .. })) => {
-            return Err(WalError::Recovery(error));
-        }
+        Err(error) if !error.is_damage() => return Err(WalError::Recovery(error)),
         Err(error) => error,
     };
     let files = LogFiles::read(&mut storage)?;
@@ -222,7 +221,8 @@ pub(crate) fn salvage_into(
     into: &mut impl Storage,
 ) -> Result<Option<(Contents, Loss)>, WalError> {
     let error = match inspect(from, None) {
-        Ok(_) | Err(RecoveryError::NoLog | RecoveryError::UnknownVersion { .. }) => return Ok(None),
+        Ok(_) => return Ok(None),
+        Err(error) if !error.is_damage() => return Ok(None),
         Err(error) => error,
     };
     let files = LogFiles::read(from)?;
@@ -235,8 +235,8 @@ pub(crate) fn salvage_into(
 struct Salvaged {
     state: State,
     loss: Loss,
-    /// An LSN above all in the old files.
-    lsn: Lsn,
+    /// A position above all in the old files.
+    at: LogPosition,
 }
 
 /// Rebuilds the state from the newest intact snapshot or from what is left of a damaged one, whichever loses least.
@@ -244,12 +244,12 @@ fn rebuild(storage: &mut impl Storage, files: &LogFiles, error: &RecoveryError) 
     let mut bytes = Vec::new();
     let mut bases = Vec::new();
     let intact = newest_snapshot(storage, files, &mut bytes)?;
-    bases.extend(intact.map(|(state, lsn)| Rebuild::new(state, lsn)));
-    for (lsn, _) in files.snapshots.iter().filter(|(lsn, head)| head.is_err() && !files.stray.contains(lsn)) {
-        bases.extend(damaged_snapshot(storage, files, *lsn, &mut bytes)?);
+    bases.extend(intact.map(|(state, at)| Rebuild::new(state, at)));
+    for (frame, _) in files.snapshots.iter().filter(|(frame, head)| head.is_err() && !files.stray.contains(frame)) {
+        bases.extend(damaged_snapshot(storage, files, *frame, &mut bytes)?);
     }
     if bases.is_empty() {
-        bases.push(Rebuild::new(State::default(), Lsn(0)));
+        bases.push(Rebuild::new(State::default(), LogPosition::default()));
     }
     let mut best: Option<Salvaged> = None;
     for base in bases {
@@ -271,41 +271,45 @@ fn rebuild_from(
     for segment in &files.segments {
         read_whole(storage, segment.file, &mut bytes).map_err(WalError::storage(segment.file))?;
         for item in segment.scan(&bytes) {
-            if let ScanItem::Frame(_, frame) = item {
-                rebuild.take(frame.head.lsn, frame.head.kind, frame.head.version, frame.payload);
+            if let ScanItem::Frame { frame, lsn, .. } = item {
+                rebuild.take(&frame, lsn);
             }
         }
     }
-    rebuild.miss_through(files.last_lsn_synced());
+    rebuild.miss_through(files.last_frame_synced());
     if let RecoveryError::CutOff { len, made, .. } = error {
         rebuild.miss_cut_off(made.saturating_sub(*len).div_ceil(FRAME_HEAD_BYTES as u64));
     }
-    let lsn = rebuild.last().max(files.last_lsn_named()).next();
-    if lsn >= LSN_MAX {
-        return Err(WalError::InconsistentState("its LSNs are at their end".to_owned()));
+    let last = rebuild.last();
+    // The snapshots are never of LSN 0: readers take that for a log that is complete from its beginning.
+    let at = LogPosition { frame: last.frame.max(files.last_frame_named()).next(), lsn: last.lsn.max(Lsn(1)) };
+    if at.frame >= FRAME_MAX {
+        return Err(WalError::InconsistentState("its frame numbers are at their end".to_owned()));
     }
     // Every boot starts a segment, so there were at most as many boots as segments.
     let (state, loss) = rebuild.finish(files.last_sequence()).map_err(WalError::InconsistentState)?;
-    Ok(Salvaged { state, loss, lsn })
+    Ok(Salvaged { state, loss, at })
 }
 
-/// What is left of the damaged snapshot of `lsn`, if that is a consistent state.
+/// What is left of the damaged snapshot of frame `number`, if that is a consistent state.
 fn damaged_snapshot(
     storage: &mut impl Storage,
     files: &LogFiles,
-    lsn: Lsn,
+    number: FrameNumber,
     bytes: &mut Vec<u8>,
 ) -> Result<Option<Rebuild>, WalError> {
-    let file = FileId::Snapshot(lsn);
-    let head = read_snapshot_head(storage, lsn).map_err(WalError::storage(file))?;
+    let file = FileId::Snapshot(number);
+    let head = read_snapshot_head(storage, number).map_err(WalError::storage(file))?;
+    // Without a header it is not known how many of the frames were records.
+    let at = head.map_or(LogPosition { frame: number, lsn: Lsn(number.0) }, |head| head.at);
     let boot = head.ok().and_then(|head| u32::try_from(head.epoch).ok()).map_or(Boot(0), Boot);
     read_whole(storage, file, bytes).map_err(WalError::storage(file))?;
-    let SnapshotParts { images, lost } = scan_snapshot(bytes, files.log_id, lsn);
+    let SnapshotParts { images, lost } = scan_snapshot(bytes, files.log_id, number);
     if images.is_empty() {
         return Ok(None);
     }
     let repaired = repair(images, boot);
-    Ok(repaired.state.check().is_ok().then(|| Rebuild::from_repaired(repaired, lsn, lost)))
+    Ok(repaired.state.check().is_ok().then(|| Rebuild::from_repaired(repaired, at, lost)))
 }
 
 /// The state of the newest snapshot that is intact and consistent.
@@ -313,10 +317,10 @@ fn newest_snapshot(
     storage: &mut impl Storage,
     files: &LogFiles,
     window: &mut Vec<u8>,
-) -> Result<Option<(State, Lsn)>, WalError> {
-    for (lsn, _) in files.snapshots.iter().filter(|(_, head)| head.is_ok()) {
+) -> Result<Option<(State, LogPosition)>, WalError> {
+    for (frame, _) in files.snapshots.iter().filter(|(_, head)| head.is_ok()) {
         let mut state = State::default();
-        let read = read_snapshot(storage, *lsn, window, |kind, version, payload| {
+        let read = read_snapshot(storage, *frame, window, |kind, version, payload| {
             let record = codec::decode(kind, version, payload).map_err(|error| error.to_string())?;
             match record.event {
                 Event::Restored(_) => state.apply(&record).map_err(|error| error.to_string()),
@@ -324,9 +328,9 @@ fn newest_snapshot(
             }
         });
         match read {
-            Ok(_) if state.boot() > Boot(0) && state.check().is_ok() => return Ok(Some((state, *lsn))),
+            Ok(head) if state.boot() > Boot(0) && state.check().is_ok() => return Ok(Some((state, head.at))),
             Ok(_) | Err(SnapshotReadError::Damaged(_) | SnapshotReadError::Refused { .. }) => {}
-            Err(SnapshotReadError::Storage(fault)) => return Err(WalError::storage(FileId::Snapshot(*lsn))(fault)),
+            Err(SnapshotReadError::Storage(fault)) => return Err(WalError::storage(FileId::Snapshot(*frame))(fault)),
         }
     }
     Ok(None)
@@ -338,20 +342,20 @@ const SLICE_BYTES: usize = 1 << 20;
 /// Writes the new log, two snapshots of the same state and a segment of one frame between them, and returns its files.
 fn write_log(storage: &mut impl Storage, files: &LogFiles, salvaged: &Salvaged) -> Result<Vec<FileId>, WalError> {
     let epoch = u64::from(salvaged.state.boot().0);
-    // No frame has this LSN, so there is no checksum to refer to. Snapshot and segment agree on 0, which links them.
-    let older = SnapshotHead { log_id: files.log_id, lsn: salvaged.lsn, crc: 0, epoch };
+    // No frame has this number, so there is no checksum to refer to. Snapshot and segment agree on 0, which links them.
+    let older = SnapshotHead { log_id: files.log_id, at: salvaged.at, crc: 0, epoch };
     let header = SegmentHeader {
         log_id: files.log_id,
         sequence: files.last_sequence() + 1,
-        previous_lsn: older.lsn,
+        previous: older.at,
         previous_crc: older.crc,
-        synced: older.lsn,
+        synced: older.at.frame,
         capacity: 0,
     };
     let mut chain = header.chain();
     let mut footer = Vec::new();
-    let lsn = chain.footer(&mut footer, older.lsn);
-    let newer = SnapshotHead { lsn, crc: chain.last_crc(), ..older };
+    chain.footer(&mut footer, older.at.frame);
+    let newer = SnapshotHead { at: chain.last(), crc: chain.last_crc(), ..older };
     let (file, at) = (header.file(), WriteAt { epoch, position: HEADER_BYTES as u64 });
     let segment = [IoOp::Append { file, at, bytes: footer }, IoOp::Sync { file }];
     for op in header.create_ops(epoch, 0).iter().chain(&segment) {

@@ -11,15 +11,15 @@ use driftq_core::log::{
     read_snapshot, read_snapshot_head, read_whole,
 };
 use driftq_core::record::{Event, Image, Record};
-use driftq_core::types::Lsn;
+use driftq_core::types::{FrameNumber, Lsn};
 
 use super::error::WalError;
 
-/// The highest LSN that a segment header accepts.
-pub(super) const LSN_MAX: Lsn = Lsn(1 << 62);
+/// The highest frame number that a segment header accepts.
+pub(super) const FRAME_MAX: FrameNumber = FrameNumber(1 << 62);
 /// File numbers from this one on are never assigned: no header could name the successor. A salvage moves such a file to
 /// quarantine and ignores its name and content.
-const NUMBER_END: u64 = LSN_MAX.0 - 2;
+const NUMBER_END: u64 = FRAME_MAX.0 - 2;
 
 /// A segment, as far as it can be read.
 #[derive(Debug)]
@@ -30,10 +30,10 @@ pub(super) struct Segment {
     seed: CrcSeed,
     /// Its number, by its header or its name.
     sequence: u64,
-    /// Its first LSN, by its header; without a valid header, that of its first frame that verifies.
-    first: Option<Lsn>,
-    /// The first LSN of a later segment. Frames from this LSN on were cut off here.
-    dead_from: Option<Lsn>,
+    /// The number of its first frame, by its header; without a valid header, that of its first frame that verifies.
+    first: Option<FrameNumber>,
+    /// The number of the first frame of a later segment. Frames from this number on were cut off here.
+    dead_from: Option<FrameNumber>,
     /// Whether the next segment exists, so that frames missing before `dead_from` are missing in this one.
     has_successor: bool,
 }
@@ -45,7 +45,8 @@ impl Segment {
             bytes,
             seed: self.seed,
             position: HEADER_BYTES.min(bytes.len()),
-            last: self.header.ok().map(|header| (header.previous_lsn, header.previous_crc)),
+            last: self.header.ok().map(|header| (header.previous.frame, header.previous_crc)),
+            last_lsn: self.header.ok().map(|header| header.previous.lsn),
             dead_from: self.dead_from,
             has_successor: self.has_successor,
             ended: false,
@@ -60,9 +61,9 @@ pub(super) struct LogFiles {
     /// The segments of this log, in order.
     pub(super) segments: Vec<Segment>,
     /// Finished snapshots, newest first, and whether each is intact.
-    pub(super) snapshots: Vec<(Lsn, Result<SnapshotHead, SnapshotError>)>,
+    pub(super) snapshots: Vec<(FrameNumber, Result<SnapshotHead, SnapshotError>)>,
     /// Snapshots by their names that hold neither a header nor a frame of this log.
-    pub(super) stray: Vec<Lsn>,
+    pub(super) stray: Vec<FrameNumber>,
     /// Files of other logs.
     pub(super) foreign: Vec<(FileId, LogId)>,
     /// All files with the name of a segment or snapshot.
@@ -81,19 +82,21 @@ impl LogFiles {
                     let mut bytes = [0; HEADER_BYTES];
                     let got = storage.read(info.file, 0, &mut bytes).map_err(WalError::storage(info.file))?;
                     let header = SegmentHeader::decode(&bytes[..got]);
-                    if let Err(HeaderError::UnknownVersion(version)) = header {
-                        return Err(WalError::Recovery(RecoveryError::UnknownVersion { file: info.file, version }));
-                    }
+                    refuse_unsupported(info.file, header.err())?;
                     found.push((info, sequence, header));
                 }
-                FileId::Snapshot(lsn) => {
-                    let head = match read_snapshot(storage, lsn, &mut window, |_, _, _| Ok::<(), ()>(())) {
+                FileId::Snapshot(frame) => {
+                    let head = match read_snapshot(storage, frame, &mut window, |_, _, _| Ok::<(), ()>(())) {
                         Ok(head) => Ok(head),
-                        Err(SnapshotReadError::Damaged(error)) => Err(error),
+                        Err(SnapshotReadError::Damaged(error)) => {
+                            let header = if let SnapshotError::Header(error) = error { Some(error) } else { None };
+                            refuse_unsupported(info.file, header)?;
+                            Err(error)
+                        }
                         Err(SnapshotReadError::Storage(fault)) => return Err(WalError::storage(info.file)(fault)),
                         Err(SnapshotReadError::Refused { .. }) => unreachable!("the callback accepts every record"),
                     };
-                    snapshots.push((lsn, head));
+                    snapshots.push((frame, head));
                 }
                 FileId::SnapshotDraft(_) => {}
             }
@@ -101,7 +104,7 @@ impl LogFiles {
         let log_id = majority_log_id(&found.iter().map(|(_, _, header)| *header).collect::<Vec<_>>(), &snapshots)?;
         let mut foreign: Vec<_> = snapshots
             .iter()
-            .filter_map(|(lsn, head)| Some((FileId::Snapshot(*lsn), head.ok()?.log_id)))
+            .filter_map(|(frame, head)| Some((FileId::Snapshot(*frame), head.ok()?.log_id)))
             .filter(|(_, other)| *other != log_id)
             .collect();
         snapshots.retain(|(_, head)| head.is_err() || head.is_ok_and(|head| head.log_id == log_id));
@@ -115,14 +118,14 @@ impl LogFiles {
                     continue;
                 }
                 // A renamed segment is identified by its header.
-                Ok(header) => (header.seed(), header.sequence, Some(header.first_lsn())),
+                Ok(header) => (header.seed(), header.sequence, Some(header.first_frame())),
                 Err(_) => {
                     let seed = CrcSeed::new(log_id, file);
                     read_whole(storage, file, &mut window).map_err(WalError::storage(file))?;
                     let from = HEADER_BYTES.min(window.len());
-                    let first = find_frame(&window, from, Lsn(1)..=LSN_MAX, seed);
+                    let first = find_frame(&window, from, FrameNumber(1)..=FRAME_MAX, seed);
                     let first = first.and_then(|at| frame::decode(&window[at..], seed).ok());
-                    (seed, sequence, first.map(|frame| frame.head.lsn))
+                    (seed, sequence, first.map(|frame| frame.head.number))
                 }
             };
             segments.push(Segment {
@@ -145,9 +148,9 @@ impl LogFiles {
             dead_from = segment.first.into_iter().chain(dead_from).min();
         }
         let mut stray = Vec::new();
-        for (lsn, head) in &snapshots {
-            if head.is_err() && !holds_frames_of(storage, log_id, *lsn, &mut window)? {
-                stray.push(*lsn);
+        for (frame, head) in &snapshots {
+            if head.is_err() && !holds_frames_of(storage, log_id, *frame, &mut window)? {
+                stray.push(*frame);
             }
         }
         let files = files.iter().map(|info| info.file).collect();
@@ -161,39 +164,45 @@ impl LogFiles {
         names.chain(headers).filter(|sequence| *sequence < NUMBER_END).max().unwrap_or(0)
     }
 
-    /// The highest LSN that a header or a finished snapshot proves to have been synced. The name of a file that holds
-    /// nothing of this log proves nothing.
-    pub(super) fn last_lsn_synced(&self) -> Lsn {
-        let headers = self.segments.iter().filter_map(|segment| Some(segment.header.ok()?.previous_lsn));
-        let names = self.snapshots.iter().map(|(lsn, _)| *lsn).filter(|lsn| !self.stray.contains(lsn));
-        headers.chain(names).filter(|lsn| lsn.0 < NUMBER_END).max().unwrap_or_default()
+    /// The highest frame number that a header or a finished snapshot proves to have been synced. The name of a file
+    /// that holds nothing of this log proves nothing.
+    pub(super) fn last_frame_synced(&self) -> FrameNumber {
+        let headers = self.segments.iter().filter_map(|segment| Some(segment.header.ok()?.previous.frame));
+        let names = self.snapshots.iter().map(|(frame, _)| *frame).filter(|frame| !self.stray.contains(frame));
+        headers.chain(names).filter(|frame| frame.0 < NUMBER_END).max().unwrap_or_default()
     }
 
-    /// The highest LSN in a file name, of any log, synced or not.
-    pub(super) fn last_lsn_named(&self) -> Lsn {
+    /// The highest frame number in a file name, of any log, synced or not.
+    pub(super) fn last_frame_named(&self) -> FrameNumber {
         let names = self.files.iter().map(|file| match file {
-            FileId::Segment(_) => Lsn(0),
-            FileId::Snapshot(lsn) | FileId::SnapshotDraft(lsn) => *lsn,
+            FileId::Segment(_) => FrameNumber(0),
+            FileId::Snapshot(frame) | FileId::SnapshotDraft(frame) => *frame,
         });
-        names.filter(|lsn| lsn.0 < NUMBER_END).max().unwrap_or_default()
+        names.filter(|frame| frame.0 < NUMBER_END).max().unwrap_or_default()
     }
 }
 
-/// Whether the damaged snapshot of `lsn` has a header or a frame of the log.
+/// Refuses a file whose header is valid and not supported by this program.
+fn refuse_unsupported(file: FileId, error: Option<HeaderError>) -> Result<(), WalError> {
+    let refusal = error.and_then(|error| RecoveryError::unsupported(file, error));
+    refusal.map_or(Ok(()), |refusal| Err(WalError::Recovery(refusal)))
+}
+
+/// Whether the damaged snapshot of frame `number` has a header or a frame of the log.
 fn holds_frames_of(
     storage: &mut impl Storage,
     log_id: LogId,
-    lsn: Lsn,
+    number: FrameNumber,
     window: &mut Vec<u8>,
 ) -> Result<bool, WalError> {
-    let file = FileId::Snapshot(lsn);
-    let head = read_snapshot_head(storage, lsn).map_err(WalError::storage(file))?;
+    let file = FileId::Snapshot(number);
+    let head = read_snapshot_head(storage, number).map_err(WalError::storage(file))?;
     if head.is_ok_and(|head| head.log_id == log_id) {
         return Ok(true);
     }
     read_whole(storage, file, window).map_err(WalError::storage(file))?;
     let from = HEADER_BYTES.min(window.len());
-    Ok(find_frame(window, from, Lsn(1)..=LSN_MAX, CrcSeed::new(log_id, file)).is_some())
+    Ok(find_frame(window, from, FrameNumber(1)..=FRAME_MAX, CrcSeed::new(log_id, file)).is_some())
 }
 
 /// What is whole in a damaged snapshot.
@@ -205,15 +214,15 @@ pub(super) struct SnapshotParts {
     pub(super) lost: u64,
 }
 
-/// Every image in the snapshot of `lsn` that verifies, also behind damage.
-pub(super) fn scan_snapshot(bytes: &[u8], log_id: LogId, lsn: Lsn) -> SnapshotParts {
-    let seed = CrcSeed::new(log_id, FileId::Snapshot(lsn));
+/// Every image in the snapshot of frame `number` that verifies, also behind damage.
+pub(super) fn scan_snapshot(bytes: &[u8], log_id: LogId, number: FrameNumber) -> SnapshotParts {
+    let seed = CrcSeed::new(log_id, FileId::Snapshot(number));
     let mut parts = SnapshotParts::default();
-    let (mut position, mut last, mut ended) = (HEADER_BYTES.min(bytes.len()), Lsn(0), false);
+    let (mut position, mut last, mut ended) = (HEADER_BYTES.min(bytes.len()), FrameNumber(0), false);
     while !ended {
         let frame = match frame::decode(&bytes[position..], seed) {
-            Ok(frame) if frame.head.lsn > last => frame,
-            _ => match find_frame(bytes, position, last.next()..=LSN_MAX, seed) {
+            Ok(frame) if frame.head.number > last => frame,
+            _ => match find_frame(bytes, position, last.next()..=FRAME_MAX, seed) {
                 Some(found) => {
                     position = found;
                     continue;
@@ -221,8 +230,8 @@ pub(super) fn scan_snapshot(bytes: &[u8], log_id: LogId, lsn: Lsn) -> SnapshotPa
                 None => break,
             },
         };
-        parts.lost += frame.head.lsn.0 - last.0 - 1;
-        (position, last) = (position + frame.size(), frame.head.lsn);
+        parts.lost += frame.head.number.0 - last.0 - 1;
+        (position, last) = (position + frame.size(), frame.head.number);
         if frame.head.kind > RECORD_KIND_MAX {
             ended = true;
         } else {
@@ -239,7 +248,7 @@ pub(super) fn scan_snapshot(bytes: &[u8], log_id: LogId, lsn: Lsn) -> SnapshotPa
 /// The log id in most segment headers and snapshots.
 fn majority_log_id(
     headers: &[Result<SegmentHeader, HeaderError>],
-    snapshots: &[(Lsn, Result<SnapshotHead, SnapshotError>)],
+    snapshots: &[(FrameNumber, Result<SnapshotHead, SnapshotError>)],
 ) -> Result<LogId, WalError> {
     let mut votes: BTreeMap<LogId, u64> = BTreeMap::new();
     let heads = snapshots.iter().filter_map(|(_, head)| Some(head.ok()?.log_id));
@@ -255,8 +264,8 @@ fn majority_log_id(
 pub(super) struct Damage {
     /// Where a frame should begin.
     pub(super) position: usize,
-    /// The LSN that the frame should have, if known.
-    pub(super) expected: Option<Lsn>,
+    /// The number that the frame should have, if known.
+    pub(super) expected: Option<FrameNumber>,
     /// What is wrong with the frame.
     pub(super) reason: StopReason,
     /// Where the next frame in this file begins, if there is one.
@@ -266,8 +275,15 @@ pub(super) struct Damage {
 /// What a scanner finds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ScanItem<'a> {
-    /// A frame, and where it begins.
-    Frame(usize, Frame<'a>),
+    /// A frame.
+    Frame {
+        /// Where it begins.
+        position: usize,
+        /// The frame.
+        frame: Frame<'a>,
+        /// The LSN of the last record up to it, if known: behind a loss it is not known how many records there were.
+        lsn: Option<Lsn>,
+    },
     /// Damage between frames.
     Damage(Damage),
 }
@@ -278,9 +294,11 @@ pub(super) struct Scanner<'a> {
     bytes: &'a [u8],
     seed: CrcSeed,
     position: usize,
-    /// LSN and checksum of the previous frame, if known.
-    last: Option<(Lsn, u32)>,
-    dead_from: Option<Lsn>,
+    /// Number and checksum of the previous frame, if known.
+    last: Option<(FrameNumber, u32)>,
+    /// The LSN of the last record up to it, if known.
+    last_lsn: Option<Lsn>,
+    dead_from: Option<FrameNumber>,
     has_successor: bool,
     ended: bool,
 }
@@ -291,8 +309,8 @@ impl<'a> Scanner<'a> {
         self.position
     }
 
-    fn expected(&self) -> Option<Lsn> {
-        self.last.map(|(lsn, _)| lsn.next())
+    fn expected(&self) -> Option<FrameNumber> {
+        self.last.map(|(number, _)| number.next())
     }
 
     /// Whether all frames that belong to this segment have been yielded.
@@ -310,7 +328,9 @@ impl<'a> Scanner<'a> {
             Err(error) => return Err(error.into()),
         };
         match self.last {
-            Some((last, _)) if frame.head.lsn != last.next() => Err(StopReason::WrongLsn { found: frame.head.lsn }),
+            Some((last, _)) if frame.head.number != last.next() => {
+                Err(StopReason::WrongNumber { found: frame.head.number })
+            }
             Some((_, expected)) if frame.head.prev_crc != expected => {
                 Err(StopReason::BrokenChain { expected, found: frame.head.prev_crc })
             }
@@ -320,12 +340,15 @@ impl<'a> Scanner<'a> {
 
     /// Moves to the next frame that verifies and belongs to this segment, if there is one.
     fn resume(&mut self) -> Option<usize> {
-        let last = self.dead_from.map_or(LSN_MAX, |dead| Lsn(dead.0.saturating_sub(1)));
-        let lsns = self.expected().unwrap_or(Lsn(1))..=last;
-        let position = find_frame(self.bytes, self.position, lsns, self.seed)?;
+        let last = self.dead_from.map_or(FRAME_MAX, |dead| FrameNumber(dead.0.saturating_sub(1)));
+        let numbers = self.expected().unwrap_or(FrameNumber(1))..=last;
+        let position = find_frame(self.bytes, self.position, numbers, self.seed)?;
         let frame = frame::decode(&self.bytes[position..], self.seed).ok()?;
         self.position = position;
-        self.last = Some((Lsn(frame.head.lsn.0 - 1), frame.head.prev_crc));
+        if self.expected() != Some(frame.head.number) {
+            self.last_lsn = None;
+        }
+        self.last = Some((FrameNumber(frame.head.number.0 - 1), frame.head.prev_crc));
         Some(position)
     }
 }
@@ -341,8 +364,11 @@ impl<'a> Iterator for Scanner<'a> {
             Ok(frame) => {
                 let position = self.position;
                 self.position += frame.size();
-                self.last = Some((frame.head.lsn, frame.crc));
-                Some(ScanItem::Frame(position, frame))
+                self.last = Some((frame.head.number, frame.crc));
+                if frame.is_record() {
+                    self.last_lsn = self.last_lsn.map(Lsn::next);
+                }
+                Some(ScanItem::Frame { position, frame, lsn: self.last_lsn })
             }
             // Zeros to the end of the file, and no proof that a frame should follow.
             Err(StopReason::End) if self.dead_from.is_none() || self.last.is_none() || !self.has_successor => {

@@ -68,17 +68,13 @@ impl fmt::Display for Verification {
 /// Reads every file of the log in `dir`, then the whole log as broker startup does. Changes nothing.
 ///
 /// # Errors
-/// [`WalError`] if the folder is in use, holds no log, cannot be read, or was written by a newer version.
+/// [`WalError`] if the folder is in use, holds no log, cannot be read, or was written by another version or a cluster.
 pub fn verify(dir: &Path) -> Result<Verification, WalError> {
     let folder = DataFolder::open_existing(dir)?;
     let mut storage = folder.storage();
     let recovery = inspect(&mut storage, None);
-    if let Err(error @ (RecoveryError::NoLog | RecoveryError::Storage { .. } | RecoveryError::UnknownVersion { .. })) =
-        recovery
-    {
-        return Err(WalError::Recovery(error));
-    }
     let torn_tail = match &recovery {
+        Err(error) if !error.is_damage() => return Err(WalError::Recovery(error.clone())),
         Ok((_, recovered)) => recovered.notices.iter().find_map(|notice| match notice {
             Notice::TornTail { file, position, .. } => Some((*file, *position)),
             _ => None,
@@ -92,7 +88,7 @@ pub fn verify(dir: &Path) -> Result<Verification, WalError> {
         Err(error) => return Err(error),
     };
     let (notices, recovery) = match recovery {
-        Ok((state, recovered)) => (recovered.notices, Ok((recovered.last_lsn, Contents::of(&state)))),
+        Ok((state, recovered)) => (recovered.notices, Ok((recovered.last.lsn, Contents::of(&state)))),
         Err(error) => (Vec::new(), Err(error)),
     };
     Ok(Verification { files, notices, recovery })
@@ -109,10 +105,13 @@ fn file_reports(
         read_whole(storage, segment.file, &mut bytes).map_err(WalError::storage(segment.file))?;
         reports.push(segment_report(segment, &bytes, torn_tail));
     }
-    for (lsn, head) in &files.snapshots {
-        let damage = head.err().map(|error| error.to_string());
-        let content = if damage.is_none() { format!("snapshot of LSN {lsn}, intact") } else { "snapshot".to_owned() };
-        reports.push(FileReport { file: FileId::Snapshot(*lsn), content, damage: damage.into_iter().collect() });
+    for (frame, head) in &files.snapshots {
+        let content = match head {
+            Ok(head) => format!("snapshot of LSN {}, frame {frame}, intact", head.at.lsn),
+            Err(_) => "snapshot".to_owned(),
+        };
+        let damage = head.err().map(|error| error.to_string()).into_iter().collect();
+        reports.push(FileReport { file: FileId::Snapshot(*frame), content, damage });
     }
     for (file, _) in &files.foreign {
         let damage = vec!["it belongs to another log".to_owned()];
@@ -130,26 +129,31 @@ fn file_reports(
 
 fn segment_report(segment: &Segment, bytes: &[u8], torn_tail: Option<(FileId, u64)>) -> FileReport {
     let (mut frames, mut first, mut last, mut damage) = (0_u64, None, None, Vec::new());
+    let mut lsns: Option<(Lsn, Lsn)> = None;
     let mut scanner = segment.scan(bytes);
     for item in &mut scanner {
         match item {
-            ScanItem::Frame(_, frame) => {
+            ScanItem::Frame { frame, lsn, .. } => {
                 frames += 1;
-                first = first.or(Some(frame.head.lsn));
-                last = Some(frame.head.lsn);
+                first = first.or(Some(frame.head.number));
+                last = Some(frame.head.number);
+                if let Some(lsn) = lsn.filter(|_| frame.is_record()) {
+                    lsns = Some((lsns.map_or(lsn, |(first, _)| first), lsn));
+                }
             }
             ScanItem::Damage(found) if torn_tail == Some((segment.file, found.position as u64)) => break,
             ScanItem::Damage(found) => {
-                let lsn = found.expected.map_or_else(String::new, |lsn| format!(", LSN {lsn}"));
+                let frame = found.expected.map_or_else(String::new, |number| format!(", frame {number}"));
                 let resumes = found
                     .resumes_at
                     .map_or_else(|| "no frame follows".to_owned(), |at| format!("the next frame is at byte {at}"));
-                damage.push(format!("byte {}{lsn}: {}; {resumes}", found.position, found.reason));
+                damage.push(format!("byte {}{frame}: {}; {resumes}", found.position, found.reason));
             }
         }
     }
+    let lsns = lsns.map_or_else(String::new, |(first, last)| format!("LSN {first} to {last}, "));
     let range = match (first, last) {
-        (Some(first), Some(last)) => format!("LSN {first} to {last}, {frames} frames, "),
+        (Some(first), Some(last)) => format!("{lsns}{frames} frames from {first} to {last}, "),
         _ => "no frames, ".to_owned(),
     };
     let content = match segment.header {

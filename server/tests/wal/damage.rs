@@ -3,7 +3,7 @@
 use std::fs;
 
 use driftq_core::codec::record as codec;
-use driftq_core::log::{FileId, LogId, SegmentHeader};
+use driftq_core::log::{FileId, LogId, LogPosition, SegmentHeader};
 use driftq_core::record::{Event, Record};
 use driftq_core::types::Retention;
 use driftq_core::types::*;
@@ -12,26 +12,26 @@ use super::support::*;
 
 const PRODUCED: u8 = 9;
 
-/// A message in the middle of an inner segment: file, byte, LSN.
-fn message_in_inner_segment(dir: &std::path::Path) -> (FileId, usize, Lsn) {
+/// A message in the middle of an inner segment: file, byte, frame number.
+fn message_in_inner_segment(dir: &std::path::Path) -> (FileId, usize, FrameNumber) {
     let file = segments(dir)[1];
     let frames = frames(dir, file);
-    let (byte, lsn, _) = *frames[frames.len() / 2..].iter().find(|(_, _, kind)| *kind == PRODUCED).unwrap();
-    (file, byte, lsn)
+    let (byte, number, _) = *frames[frames.len() / 2..].iter().find(|(_, _, kind)| *kind == PRODUCED).unwrap();
+    (file, byte, number)
 }
 
 #[test]
 fn flipped_bit_loses_at_most_its_own_message() {
     let dir = log();
     let before = messages(&state(dir.path()));
-    let (file, byte, lsn) = message_in_inner_segment(dir.path());
+    let (file, byte, number) = message_in_inner_segment(dir.path());
     flip(dir.path(), file, byte + 60);
     let (code, text) = verify(dir.path());
     assert_eq!(code, 1);
-    assert!(text.contains(&format!("refused: {file}: corrupt at byte {byte}, LSN {lsn}: ")), "{text}");
-    assert!(text.contains(&format!("damaged: byte {byte}, LSN {lsn}: ")), "{text}");
+    assert!(text.contains(&format!("refused: {file}: corrupt at byte {byte}, frame {number}: ")), "{text}");
+    assert!(text.contains(&format!("damaged: byte {byte}, frame {number}: ")), "{text}");
     let (text, salvaged) = salvage_checked(dir.path());
-    assert!(text.contains(&format!("lost: LSN {lsn} to {lsn}\n")), "{text}");
+    assert!(text.contains(&format!("lost: frame {number} to {number}\n")), "{text}");
     let after = messages(&salvaged);
     let missing: Vec<_> = before.difference(&after).collect();
     assert!(missing.len() <= 1, "{missing:?}");
@@ -72,13 +72,13 @@ fn boot_number_of_lost_record_is_not_assigned_again() {
 #[test]
 fn frames_cut_off_by_recovery_stay_cut_off() {
     let dir = log();
-    // The last batch is torn, but its end is intact. A start cuts it off, and other records get its LSNs.
+    // The last batch is torn, but its end is intact. A start cuts it off, and other records get its frame numbers.
     append(dir.path(), |chain, out| {
         for name in ["torn", "ghost"] {
             let (name, retention) = (TopicName::new(name).unwrap(), Retention::default());
             let event = Event::TopicCreated { topic: TopicId(2), name, partitions: 1, retention };
             let record = Record { at: Timestamp(4_000_000), event };
-            chain.record(out, Lsn(0), 2, codec::VERSION, |out| codec::encode(&record, out)).unwrap();
+            chain.record(out, FrameNumber(0), 2, codec::VERSION, |out| codec::encode(&record, out)).unwrap();
         }
         out[20] ^= 1;
     });
@@ -122,7 +122,7 @@ fn missing_segment_is_named_and_others_are_kept() {
     assert!(text.contains(&format!("refused: {}: missing, though {} is there", all[1], all[2])), "{text}");
     let (text, salvaged) = salvage_checked(dir.path());
     let (first, last) = (lost.first().unwrap().1, lost.last().unwrap().1);
-    assert!(text.contains(&format!("lost: LSN {first} to {last}\n")), "{text}");
+    assert!(text.contains(&format!("lost: frame {first} to {last}\n")), "{text}");
     let produced = lost.iter().filter(|(_, _, kind)| *kind == PRODUCED).count();
     let after = messages(&salvaged);
     let missing = before.difference(&after).count();
@@ -136,13 +136,13 @@ fn truncated_inner_segment_loses_at_most_what_was_cut_off() {
     let before = messages(&state(dir.path()));
     let file = segments(dir.path())[1];
     let cut = frames(dir.path(), file);
-    let (byte, lsn, _) = cut[cut.len() - 7];
+    let (byte, number, _) = cut[cut.len() - 7];
     edit(dir.path(), file, |bytes| bytes.truncate(byte + 11));
     let (code, text) = verify(dir.path());
     assert_eq!(code, 1);
-    assert!(text.contains(&format!("refused: {file}: corrupt at byte {byte}, LSN {lsn}: ")), "{text}");
+    assert!(text.contains(&format!("refused: {file}: corrupt at byte {byte}, frame {number}: ")), "{text}");
     let (text, salvaged) = salvage_checked(dir.path());
-    assert!(text.contains(&format!("lost: LSN {lsn} to {}\n", cut.last().unwrap().1)), "{text}");
+    assert!(text.contains(&format!("lost: frame {number} to {}\n", cut.last().unwrap().1)), "{text}");
     assert!(before.difference(&messages(&salvaged)).count() <= 7);
 }
 
@@ -169,7 +169,7 @@ fn without_intact_snapshot_everything_whole_in_a_damaged_one_is_kept() {
     snapshots.iter().for_each(|file| flip(dir.path(), *file, 5000));
     let (code, text) = verify(dir.path());
     assert_eq!(code, 1);
-    assert!(text.contains("refused: wal-") && text.contains("but the log is needed from LSN 1 on"), "{text}");
+    assert!(text.contains("refused: wal-") && text.contains("but the log is needed from frame 1 on"), "{text}");
     let (text, salvaged) = salvage_checked(dir.path());
     assert!(text.contains(" pieces of the newest snapshot\n"), "{text}");
     let lost = before.difference(&messages(&salvaged)).count();
@@ -194,8 +194,8 @@ fn foreign_file_is_quarantined_and_loses_nothing() {
     let dir = log();
     let intact = state(dir.path());
     let sequence = segments(dir.path()).len() as u64 + 1;
-    let (log_id, previous_lsn, previous_crc, synced) = (LogId([8; 16]), Lsn(0), 0, Lsn(0));
-    let other = SegmentHeader { log_id, sequence, previous_lsn, previous_crc, synced, capacity: 0 };
+    let (log_id, previous, synced) = (LogId([8; 16]), LogPosition::default(), FrameNumber(0));
+    let other = SegmentHeader { log_id, sequence, previous, previous_crc: 0, synced, capacity: 0 };
     let last = other.file();
     fs::write(path(dir.path(), last), other.encode()).unwrap();
     fs::write(dir.path().join("notes.txt"), "not a file of the log, and left alone").unwrap();
@@ -213,7 +213,8 @@ fn foreign_file_is_quarantined_and_loses_nothing() {
 #[test]
 fn files_with_impossible_numbers_are_quarantined_and_lose_nothing() {
     let last = u64::MAX;
-    for stray in [FileId::SnapshotDraft(Lsn(last)), FileId::Snapshot(Lsn(last)), FileId::Segment(last)] {
+    for stray in [FileId::SnapshotDraft(FrameNumber(last)), FileId::Snapshot(FrameNumber(last)), FileId::Segment(last)]
+    {
         let dir = log();
         let intact = state(dir.path());
         fs::write(path(dir.path(), stray), "stray").unwrap();
@@ -243,7 +244,7 @@ fn renamed_segment_is_still_read() {
 fn contradicting_record_is_skipped_and_later_ones_are_kept() {
     let dir = log();
     let before = messages(&state(dir.path()));
-    let mut wrong = Lsn(0);
+    let mut wrong = LogPosition::default();
     append(dir.path(), |chain, out| {
         let at = Timestamp(4_000_000);
         let (name, retention) = (TopicName::new("late").unwrap(), Retention::default());
@@ -253,15 +254,20 @@ fn contradicting_record_is_skipped_and_later_ones_are_kept() {
         ] {
             let record = Record { at, event };
             let kind = codec::kind(&record.event);
-            let lsn = chain.record(out, Lsn(0), kind, codec::VERSION, |out| codec::encode(&record, out)).unwrap();
-            wrong = if wrong == Lsn(0) { lsn } else { wrong };
+            let encode = |out: &mut Vec<u8>| codec::encode(&record, out);
+            let at = chain.record(out, FrameNumber(0), kind, codec::VERSION, encode).unwrap();
+            wrong = if wrong == LogPosition::default() { at } else { wrong };
         }
     });
     let (code, text) = verify(dir.path());
     assert_eq!(code, 1);
-    assert!(text.contains(&format!("LSN {wrong}: record contradicts the state: boot is not the next")), "{text}");
+    let LogPosition { frame, lsn } = wrong;
+    assert!(
+        text.contains(&format!("frame {frame}, LSN {lsn}: record contradicts the state: boot is not the next")),
+        "{text}"
+    );
     let (text, salvaged) = salvage_checked(dir.path());
-    assert!(text.contains(&format!("lost: the record with LSN {wrong} (booted): ")), "{text}");
+    assert!(text.contains(&format!("lost: the record in frame {frame}, LSN {lsn} (booted): ")), "{text}");
     assert!(salvaged.topic_named(&TopicName::new("late").unwrap()).is_some());
     assert_eq!(messages(&salvaged), before);
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use driftq_core::log::{FileId, LogId, SegmentHeader};
-use driftq_core::types::Lsn;
+use driftq_core::log::{FileId, LogId, LogPosition, SegmentHeader};
+use driftq_core::types::FrameNumber;
 
 use super::daemon::{Start, start};
 use super::support::*;
@@ -57,7 +57,7 @@ impl IntactLog {
         assert!(text.starts_with("was refused: "), "{text}");
         texts.iter().for_each(|expected| assert!(text.contains(expected), "{expected:?} is not in: {text}"));
         let lost = texts.iter().filter(|expected| expected.starts_with("lost: ")).count();
-        let reported = text.lines().filter(|line| line.starts_with("lost: LSN ")).count();
+        let reported = text.lines().filter(|line| line.starts_with("lost: frame ")).count();
         assert_eq!(reported, lost, "nothing else is reported as lost: {text}");
         names.iter().for_each(|name| assert!(text.contains(&format!("set aside: {name}\n")), "{text}"));
         assert!(text.ends_with(&format!("kept: 1 topics, 0 groups, {} messages\n", kept.len())), "{text}");
@@ -65,8 +65,8 @@ impl IntactLog {
     }
 }
 
-fn lost(first: Lsn, last: Lsn) -> String {
-    format!("lost: LSN {first} to {last}\n")
+fn lost(first: FrameNumber, last: FrameNumber) -> String {
+    format!("lost: frame {first} to {last}\n")
 }
 
 #[test]
@@ -74,8 +74,8 @@ fn flipped_bit_loses_its_own_message() {
     let log = IntactLog::new();
     let hit = log.in_second_segment()[7].clone();
     flip(log.path(), hit.file, hit.start + 60);
-    let damage = format!("{}: corrupt at byte {}, LSN {}: ", hit.file, hit.start, hit.lsn);
-    log.check_salvage(&log.without(|message| message.lsn == hit.lsn), &[damage, lost(hit.lsn, hit.lsn)]);
+    let damage = format!("{}: corrupt at byte {}, frame {}: ", hit.file, hit.start, hit.number);
+    log.check_salvage(&log.without(|message| message.number == hit.number), &[damage, lost(hit.number, hit.number)]);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn truncated_tail_is_refused_as_cut_and_keeps_everything_before_it() {
     let hit = log.messages[log.messages.len() - 3].clone();
     edit(log.path(), hit.file, |bytes| bytes.truncate(hit.start + 11));
     let damage = format!("{}: cut off at byte {}", hit.file, hit.start + 11);
-    log.check_salvage(&log.without(|message| message.lsn >= hit.lsn), &[damage]);
+    log.check_salvage(&log.without(|message| message.number >= hit.number), &[damage]);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn damaged_tail_proven_by_a_mark_loses_its_own_message() {
     let log = IntactLog::new();
     let hit = log.messages[log.messages.len() - 3].clone();
     flip(log.path(), hit.file, hit.start + 60);
-    log.check_salvage(&log.without(|message| message.lsn == hit.lsn), &[lost(hit.lsn, hit.lsn)]);
+    log.check_salvage(&log.without(|message| message.number == hit.number), &[lost(hit.number, hit.number)]);
 }
 
 #[test]
@@ -101,9 +101,9 @@ fn truncated_inner_segment_loses_what_was_cut_off() {
     let hit = log.in_second_segment()[20].clone();
     let last = frames(log.path(), hit.file).last().unwrap().1;
     edit(log.path(), hit.file, |bytes| bytes.truncate(hit.start + 40));
-    let is_lost = |message: &StoredMessage| message.file == hit.file && message.lsn >= hit.lsn;
+    let is_lost = |message: &StoredMessage| message.file == hit.file && message.number >= hit.number;
     let damage = format!("{}: corrupt at byte {}", hit.file, hit.start);
-    log.check_salvage(&log.without(is_lost), &[damage, lost(hit.lsn, last)]);
+    log.check_salvage(&log.without(is_lost), &[damage, lost(hit.number, last)]);
 }
 
 #[test]
@@ -140,7 +140,14 @@ fn damaged_snapshot_needs_no_salvage_and_loses_nothing() {
 fn foreign_file_loses_nothing() {
     let log = IntactLog::new();
     let (log_id, sequence) = (LogId([8; 16]), log.segments.len() as u64 + 1);
-    let other = SegmentHeader { log_id, sequence, previous_lsn: Lsn(0), previous_crc: 0, synced: Lsn(0), capacity: 0 };
+    let other = SegmentHeader {
+        log_id,
+        sequence,
+        previous: LogPosition::default(),
+        previous_crc: 0,
+        synced: FrameNumber(0),
+        capacity: 0,
+    };
     fs::write(path(log.path(), other.file()), other.encode()).unwrap();
     log.check_salvage(&log.all(), &[format!("{}: belongs to log {log_id}", other.file())]);
 }
@@ -154,7 +161,7 @@ fn duplicated_frame_loses_nothing() {
         bytes.splice(hit.end..hit.end, copy);
         bytes.truncate(len);
     });
-    log.check_salvage(&log.all(), &[format!("LSN {}: the frame there has LSN {}", hit.lsn.next(), hit.lsn)]);
+    log.check_salvage(&log.all(), &[format!("frame {}: the frame there has number {}", hit.number.next(), hit.number)]);
 }
 
 #[test]
@@ -166,9 +173,9 @@ fn zeroed_block_loses_the_messages_it_overlaps() {
     edit(log.path(), hit.file, |bytes| bytes[block.clone()].fill(0));
     let is_lost =
         |message: &StoredMessage| message.file == hit.file && message.start < block.end && block.start < message.end;
-    let last = inside.iter().rfind(|message| is_lost(message)).unwrap().lsn;
-    assert!(last > hit.lsn, "the block is longer than a message");
-    log.check_salvage(&log.without(is_lost), &[lost(hit.lsn, last)]);
+    let last = inside.iter().rfind(|message| is_lost(message)).unwrap().number;
+    assert!(last > hit.number, "the block is longer than a message");
+    log.check_salvage(&log.without(is_lost), &[lost(hit.number, last)]);
 }
 
 #[test]
@@ -195,7 +202,7 @@ fn salvage_check_fails_on_missing_message_and_on_unexpected_loss() {
         (log, hit)
     };
     let (log, hit) = damaged();
-    assert!(fails(&log, &log.all(), &[lost(hit.lsn, hit.lsn)]), "a message is missing");
+    assert!(fails(&log, &log.all(), &[lost(hit.number, hit.number)]), "a message is missing");
     let (log, hit) = damaged();
-    assert!(fails(&log, &log.without(|message| message.lsn == hit.lsn), &[]), "a loss is not expected");
+    assert!(fails(&log, &log.without(|message| message.number == hit.number), &[]), "a loss is not expected");
 }

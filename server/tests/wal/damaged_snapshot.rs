@@ -85,7 +85,7 @@ fn snapshot_with_any_page_lost_keeps_the_messages_of_the_others() {
 fn name_of_a_stray_snapshot_moves_no_offset() {
     let dir = log();
     let intact = state(dir.path());
-    fs::write(path(dir.path(), FileId::Snapshot(Lsn(1_000_000_000))), b"not a snapshot").unwrap();
+    fs::write(path(dir.path(), FileId::Snapshot(FrameNumber(1_000_000_000))), b"not a snapshot").unwrap();
     assert_eq!(verify(dir.path()).0, 1);
     let (_, salvaged) = salvage_checked(dir.path());
     assert_eq!(messages(&salvaged), messages(&intact));

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use driftq_core::log::FileId;
-use driftq_core::types::Lsn;
+use driftq_core::types::FrameNumber;
 
 use super::daemon::{Start, start};
 use super::support::*;
@@ -38,7 +38,7 @@ impl KnownLog {
         let dir = plain_log(snapshot_every_bytes);
         // Messages that are in no segment are in every snapshot.
         let older = |(_, _, offset, value): (String, u32, u64, Vec<u8>)| {
-            (offset, (FileId::Snapshot(Lsn(0)), 0, String::from_utf8(value).unwrap()))
+            (offset, (FileId::Snapshot(FrameNumber(0)), 0, String::from_utf8(value).unwrap()))
         };
         let mut all: BTreeMap<u64, (FileId, usize, String)> =
             messages(&state(dir.path())).into_iter().map(older).collect();

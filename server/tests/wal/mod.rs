@@ -5,6 +5,7 @@ mod damage;
 mod damage_classes;
 mod damaged_snapshot;
 mod damaged_starts;
+mod formats;
 mod inspect;
 mod interrupted;
 mod read_only;

@@ -88,13 +88,13 @@ fn dump_has_a_line_for_every_frame() {
 fn dump_stops_at_damage_and_names_its_position() {
     let dir = log();
     let file = FileId::Segment(2);
-    let (position, lsn, _) = frames(dir.path(), file)[5];
+    let (position, number, _) = frames(dir.path(), file)[5];
     flip(dir.path(), file, position + 40);
     let (code, text) = dump(dir.path(), |_, _, _, _| {});
     assert_eq!(code, 1);
     let last = text.lines().last().unwrap();
     assert!(
-        last.starts_with(&format!("stopped: {file}, byte {position}, LSN {lsn}: not a frame: wrong checksum")),
+        last.starts_with(&format!("stopped: {file}, byte {position}, frame {number}: not a frame: wrong checksum")),
         "{last}"
     );
 }

@@ -161,7 +161,7 @@ pub struct StoredMessage {
     pub file: FileId,
     pub start: usize,
     pub end: usize,
-    pub lsn: Lsn,
+    pub number: FrameNumber,
     pub offset: u64,
     pub value: String,
 }
@@ -176,9 +176,9 @@ pub fn produced(dir: &Path) -> Vec<StoredMessage> {
         while let Some(frame) = reader.next() {
             let record = codec::decode(frame.head.kind, frame.head.version, frame.payload);
             let Ok(Record { event: Event::Produced { offset, body, .. }, .. }) = record else { continue };
-            let (end, lsn) = (reader.position(), frame.head.lsn);
+            let (end, number) = (reader.position(), frame.head.number);
             let value = String::from_utf8(body.value().to_vec()).unwrap();
-            messages.push(StoredMessage { file, start: end - frame.size(), end, lsn, offset: offset.0, value });
+            messages.push(StoredMessage { file, start: end - frame.size(), end, number, offset: offset.0, value });
         }
     }
     messages
@@ -243,14 +243,14 @@ pub fn flip(dir: &Path, file: FileId, byte: usize) {
     edit(dir, file, |bytes| bytes[byte] ^= 4);
 }
 
-/// The first byte, LSN and kind of each frame of a segment. Empty for a segment without a header.
-pub fn frames(dir: &Path, file: FileId) -> Vec<(usize, Lsn, u8)> {
+/// The first byte, number and kind of each frame of a segment. Empty for a segment without a header.
+pub fn frames(dir: &Path, file: FileId) -> Vec<(usize, FrameNumber, u8)> {
     let bytes = fs::read(path(dir, file)).unwrap();
     let Ok(header) = SegmentHeader::decode(&bytes) else { return Vec::new() };
     let mut reader = SegmentReader::new(&header, &bytes);
     let mut found = Vec::new();
     while let Some(Frame { head, payload, .. }) = reader.next() {
-        found.push((reader.position() - 30 - payload.len(), head.lsn, head.kind));
+        found.push((reader.position() - 30 - payload.len(), head.number, head.kind));
     }
     found
 }
@@ -262,7 +262,7 @@ pub fn append(dir: &Path, write: impl FnOnce(&mut FrameChain, &mut Vec<u8>)) {
         let header = SegmentHeader::decode(bytes).unwrap();
         let mut reader = SegmentReader::new(&header, bytes);
         while reader.next().is_some() {}
-        let mut chain = FrameChain::new(header.seed(), reader.last_lsn(), reader.last_crc());
+        let mut chain = FrameChain::new(header.seed(), reader.log_position(), reader.last_crc());
         let (position, mut more) = (reader.position(), Vec::new());
         write(&mut chain, &mut more);
         bytes[position..position + more.len()].copy_from_slice(&more);

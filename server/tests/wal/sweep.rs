@@ -12,7 +12,7 @@ fn damaged_frame_loses_no_other_message() {
     let all = segments(dir.path());
     let mut tried = 0;
     for file in all {
-        for (byte, lsn, kind) in frames(dir.path(), file) {
+        for (byte, number, kind) in frames(dir.path(), file) {
             let damaged = copy(dir.path());
             flip(damaged.path(), file, byte + 20);
             if salvage(damaged.path(), true).1.starts_with("nothing to do") {
@@ -22,10 +22,10 @@ fn damaged_frame_loses_no_other_message() {
             let after = messages(&state(damaged.path()));
             let missing = before.difference(&after).count();
             match kind {
-                PRODUCED => assert!(missing <= 1, "LSN {lsn}: {missing} messages are missing"),
+                PRODUCED => assert!(missing <= 1, "frame {number}: {missing} messages are missing"),
                 // A topic whose name is lost cannot be kept.
                 TOPIC_CREATED => assert!(missing > 0),
-                _ => assert_eq!(missing, 0, "LSN {lsn} of kind {kind}"),
+                _ => assert_eq!(missing, 0, "frame {number} of kind {kind}"),
             }
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use driftq_core::log::{FileId, HEADER_BYTES};
-use driftq_core::types::Lsn;
+use driftq_core::types::FrameNumber;
 
 use super::{Content, Disk};
 use crate::actions::Damage;
@@ -187,7 +187,7 @@ impl Disk {
 
     /// The snapshot that a start last fell back to from a damaged one, 0 for none.
     #[must_use]
-    pub fn fell_back_to(&self) -> Option<Lsn> {
+    pub fn fell_back_to(&self) -> Option<FrameNumber> {
         self.fell_back_to
     }
 
@@ -209,10 +209,10 @@ impl Disk {
         differs(0..HEADER_FIELDS.end.min(len)) || differs(HEADER_BYTES.min(len)..len)
     }
 
-    /// The finished snapshots by LSN, with their contents.
-    fn snapshots(&self) -> BTreeMap<Lsn, u64> {
+    /// The finished snapshots by frame number, with their contents.
+    fn snapshots(&self) -> BTreeMap<FrameNumber, u64> {
         let snapshot = |(file, number): (&FileId, &u64)| match file {
-            FileId::Snapshot(lsn) => Some((*lsn, *number)),
+            FileId::Snapshot(frame) => Some((*frame, *number)),
             _ => None,
         };
         self.folder.iter().filter_map(snapshot).collect()
@@ -221,10 +221,10 @@ impl Disk {
     /// The snapshot that a start must restore, and the one or two, oldest first, that it must keep. A damaged snapshot
     /// older than the restored one is not read, so it counts as whole.
     #[must_use]
-    pub fn usable_snapshots(&self) -> (Option<Lsn>, Vec<Lsn>) {
+    pub fn usable_snapshots(&self) -> (Option<FrameNumber>, Vec<FrameNumber>) {
         let snapshots = self.snapshots();
-        let base = snapshots.iter().rev().find(|(_, number)| !self.is_damaged(**number)).map(|(lsn, _)| *lsn);
-        let kept: Vec<_> = snapshots.keys().copied().filter(|lsn| Some(*lsn) <= base).collect();
+        let base = snapshots.iter().rev().find(|(_, number)| !self.is_damaged(**number)).map(|(frame, _)| *frame);
+        let kept: Vec<_> = snapshots.keys().copied().filter(|frame| Some(*frame) <= base).collect();
         (base, kept[kept.len().saturating_sub(2)..].to_vec())
     }
 
@@ -232,7 +232,7 @@ impl Disk {
     /// an earlier start found damaged may be whole again, as one injury can undo another.
     pub fn note_found_damage(&mut self) {
         let (base, _) = self.usable_snapshots();
-        let found = self.snapshots().into_iter().filter(|(lsn, _)| Some(*lsn) > base).map(|(_, number)| number);
+        let found = self.snapshots().into_iter().filter(|(frame, _)| Some(*frame) > base).map(|(_, number)| number);
         self.known_damaged = found.collect();
         if !self.known_damaged.is_empty() {
             self.fell_back_to = Some(base.unwrap_or_default());
@@ -261,16 +261,16 @@ impl Disk {
             return true;
         }
         let base = self.usable_snapshots().0.unwrap_or_default();
-        let first_lsn = |(file, _): (FileId, &[u8])| match (file, self.header(file)) {
-            (FileId::Segment(sequence), Some(header)) => Some((sequence, header.first_lsn())),
+        let first_frame = |(file, _): (FileId, &[u8])| match (file, self.header(file)) {
+            (FileId::Segment(sequence), Some(header)) => Some((sequence, header.first_frame())),
             _ => None,
         };
-        let begun = self.files().filter_map(first_lsn).filter(|(_, first)| *first <= base.next());
+        let begun = self.files().filter_map(first_frame).filter(|(_, first)| *first <= base.next());
         let start = begun.map(|(sequence, _)| sequence).max().unwrap_or(0);
         let name = |injury: &Injury| self.folder.iter().find(|(_, number)| **number == injury.content);
         self.injuries.iter().filter_map(|injury| Some((injury, *name(injury)?.0))).any(|(injury, file)| match file {
             FileId::SnapshotDraft(_) => false,
-            FileId::Snapshot(lsn) => injury.is_unreadable() && (lsn >= base || injury.hits(&(0..HEADER_BYTES))),
+            FileId::Snapshot(frame) => injury.is_unreadable() && (frame >= base || injury.hits(&(0..HEADER_BYTES))),
             FileId::Segment(sequence) if injury.is_unreadable() => sequence >= start || injury.hits(&(0..HEADER_BYTES)),
             FileId::Segment(sequence) => {
                 let misnames = matches!(injury.damage, Damage::Misdirect { .. }) && injury.hits(&HEADER_FIELDS);
@@ -292,26 +292,27 @@ impl Disk {
 
 #[cfg(test)]
 mod tests {
-    use driftq_core::log::{LogId, SegmentHeader, Storage, WriteAt};
+    use driftq_core::log::{LogId, LogPosition, SegmentHeader, Storage, WriteAt};
+    use driftq_core::types::Lsn;
 
     use super::*;
 
-    /// Segments that begin at LSN 1, 11 and 21, and snapshots at 10 and 20.
+    /// Segments that begin at frame 1, 11 and 21, and snapshots at 10 and 20.
     fn disk() -> Disk {
         let mut disk = Disk::new(false);
         for (sequence, previous) in (1..).zip([0, 10, 20]) {
             let header = SegmentHeader {
                 log_id: LogId([1; 16]),
                 sequence,
-                previous_lsn: Lsn(previous),
+                previous: LogPosition { frame: FrameNumber(previous), lsn: Lsn(previous / 2) },
                 previous_crc: 7,
-                synced: Lsn(previous),
+                synced: FrameNumber(previous),
                 capacity: 0,
             };
             write(&mut disk, header.file(), &[header.encode(), vec![9; 600]].concat());
         }
-        write(&mut disk, FileId::Snapshot(Lsn(10)), &[5; 5_000]);
-        write(&mut disk, FileId::Snapshot(Lsn(20)), &[6; 5_000]);
+        write(&mut disk, FileId::Snapshot(FrameNumber(10)), &[5; 5_000]);
+        write(&mut disk, FileId::Snapshot(FrameNumber(20)), &[6; 5_000]);
         disk
     }
 
@@ -340,7 +341,7 @@ mod tests {
     #[test]
     fn start_may_refuse_only_damage_to_what_it_needs() {
         let (old, last) = (FileId::Segment(1), FileId::Segment(3));
-        let (older, newest) = (FileId::Snapshot(Lsn(10)), FileId::Snapshot(Lsn(20)));
+        let (older, newest) = (FileId::Snapshot(FrameNumber(10)), FileId::Snapshot(FrameNumber(20)));
         assert!(!may_refuse(&[(newest, 4_500)], true), "the older snapshot stands");
         assert!(!may_refuse(&[(older, 10)], true));
         assert!(may_refuse(&[(newest, 4_500), (older, 4_500)], true));
@@ -355,13 +356,13 @@ mod tests {
     fn damaged_snapshot_counts_for_nothing_and_healing_restores_it() {
         let mut disk = disk();
         let before: Vec<_> = disk.files().map(|(_, bytes)| bytes.to_vec()).collect();
-        assert_eq!(disk.usable_snapshots(), (Some(Lsn(20)), vec![Lsn(10), Lsn(20)]));
-        let newest = bit(&disk, FileId::Snapshot(Lsn(20)), 4_096);
+        assert_eq!(disk.usable_snapshots(), (Some(FrameNumber(20)), vec![FrameNumber(10), FrameNumber(20)]));
+        let newest = bit(&disk, FileId::Snapshot(FrameNumber(20)), 4_096);
         assert!(disk.damage(Damage::Flip { bit: newest }).is_some());
-        assert_eq!(disk.usable_snapshots(), (Some(Lsn(10)), vec![Lsn(10)]));
+        assert_eq!(disk.usable_snapshots(), (Some(FrameNumber(10)), vec![FrameNumber(10)]));
         let mut twice = disk.clone();
         assert!(twice.damage(Damage::Flip { bit: newest }).is_some());
-        assert_eq!(twice.usable_snapshots().0, Some(Lsn(20)), "the second injury undid the first");
+        assert_eq!(twice.usable_snapshots().0, Some(FrameNumber(20)), "the second injury undid the first");
         disk.note_found_damage();
         assert_eq!(disk.known_damaged.len(), 1);
         disk.heal();

@@ -13,7 +13,7 @@ use std::fmt;
 use std::ops::Range;
 
 use driftq_core::log::{FileId, ReadSizes, StorageFault};
-use driftq_core::types::Lsn;
+use driftq_core::types::FrameNumber;
 
 use self::injury::Injury;
 use crate::actions::{Damage, IoFault, Loss};
@@ -134,7 +134,7 @@ pub struct Disk {
     /// Contents of snapshots that a start has found damaged.
     known_damaged: BTreeSet<u64>,
     /// The snapshot that a start last fell back to, 0 for none.
-    fell_back_to: Option<Lsn>,
+    fell_back_to: Option<FrameNumber>,
     /// The first operation that broke an order which recovery relies on.
     breach: Option<String>,
     shows_given_up: bool,

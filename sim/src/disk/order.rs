@@ -3,7 +3,7 @@
 //! A log that breaks one of them loses data only if the power fails in between. The disk does not wait for that.
 
 use driftq_core::log::{FileId, HEADER_BYTES, SegmentHeader};
-use driftq_core::types::Lsn;
+use driftq_core::types::FrameNumber;
 
 use super::{Disk, Unsynced};
 
@@ -81,8 +81,8 @@ impl Disk {
         match file {
             FileId::SnapshotDraft(_) => {}
             FileId::Snapshot(_) if number.is_some_and(|number| self.known_damaged.contains(&number)) => {}
-            FileId::Snapshot(lsn) => {
-                let newer = self.counted_snapshots().into_iter().filter(|other| *other > lsn).count();
+            FileId::Snapshot(frame) => {
+                let newer = self.counted_snapshots().into_iter().filter(|other| *other > frame).count();
                 self.demand(newer >= 2, || format!("{file} is removed with {newer} newer snapshots that are durable"));
             }
             // What a damaged segment held is not known.
@@ -100,28 +100,28 @@ impl Disk {
             let is_last = next.is_none() && !durable;
             return self.demand(is_last, || format!("{file}, never begun, is removed before a later one durably is"));
         }
-        let last_lsn = next.and_then(|next| self.header(next)).map(|header| header.previous_lsn);
+        let last_frame = next.and_then(|next| self.header(next)).map(|header| header.previous.frame);
         let counted = self.counted_snapshots();
         let kept_from = counted.len().checked_sub(2).map(|older| counted[older]);
         // What ends at 0 holds no frame.
         let kept_from = kept_from.unwrap_or_default();
-        let is_covered = last_lsn.is_some_and(|last| last <= kept_from);
+        let is_covered = last_frame.is_some_and(|last| last <= kept_from);
         let is_unknown = next.is_some_and(|next| self.is_hit(next, &(0..HEADER_BYTES)));
         self.demand(is_covered || is_unknown, || {
-            format!("{file}, which ends at {last_lsn:?}, is removed with the durable snapshots {counted:?}")
+            format!("{file}, which ends at {last_frame:?}, is removed with the durable snapshots {counted:?}")
         });
     }
 
     /// The snapshots that a crash keeps and that no start has found damaged, oldest first.
-    fn counted_snapshots(&self) -> Vec<Lsn> {
+    fn counted_snapshots(&self) -> Vec<FrameNumber> {
         let counts = |file: &FileId| {
             let known = self.folder.get(file).is_some_and(|number| self.known_damaged.contains(number));
             !known && self.is_all_durable(*file)
         };
         let snapshots = self.folder.keys().filter(|file| matches!(file, FileId::Snapshot(_)) && counts(file));
-        let mut lsns: Vec<_> = snapshots.filter_map(lsn).collect();
-        lsns.sort_unstable();
-        lsns
+        let mut frames: Vec<_> = snapshots.filter_map(snapshot_frame).collect();
+        frames.sort_unstable();
+        frames
     }
 }
 
@@ -129,24 +129,26 @@ fn is_segment(file: &FileId) -> bool {
     matches!(file, FileId::Segment(_))
 }
 
-fn lsn(file: &FileId) -> Option<Lsn> {
+fn snapshot_frame(file: &FileId) -> Option<FrameNumber> {
     match file {
-        FileId::Snapshot(lsn) => Some(*lsn),
+        FileId::Snapshot(frame) => Some(*frame),
         _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use driftq_core::log::{LogId, Storage, WriteAt};
+    use driftq_core::log::{LogId, LogPosition, Storage, WriteAt};
+    use driftq_core::types::Lsn;
 
     use super::*;
 
-    const DRAFT: FileId = FileId::SnapshotDraft(Lsn(5));
+    const DRAFT: FileId = FileId::SnapshotDraft(FrameNumber(5));
 
     fn header(sequence: u64, previous: u64) -> Vec<u8> {
-        let (previous_lsn, synced) = (Lsn(previous), Lsn(previous));
-        SegmentHeader { log_id: LogId([1; 16]), sequence, previous_lsn, previous_crc: 7, synced, capacity: 0 }.encode()
+        let synced = FrameNumber(previous);
+        let previous = LogPosition { frame: synced, lsn: Lsn(previous / 2) };
+        SegmentHeader { log_id: LogId([1; 16]), sequence, previous, previous_crc: 7, synced, capacity: 0 }.encode()
     }
 
     fn append(disk: &mut Disk, file: FileId, bytes: &[u8]) {
@@ -154,7 +156,7 @@ mod tests {
         disk.append(file, WriteAt { epoch: 1, position }, bytes).expect("space is free");
     }
 
-    /// Two segments, the second of which begins behind LSN 5, all synced.
+    /// Two segments, the second of which begins behind frame 5, all synced.
     fn disk() -> Disk {
         let mut disk = Disk::new(false);
         for (sequence, previous) in [(1, 0), (2, 5)] {
@@ -170,11 +172,11 @@ mod tests {
         disk
     }
 
-    fn snapshot(disk: &mut Disk, lsn: u64, syncs_folder: bool) {
-        disk.create(FileId::SnapshotDraft(Lsn(lsn)), 0).expect("a new file");
-        append(disk, FileId::SnapshotDraft(Lsn(lsn)), b"snapshot");
-        disk.sync(FileId::SnapshotDraft(Lsn(lsn))).expect("no fault");
-        disk.rename(FileId::SnapshotDraft(Lsn(lsn)), FileId::Snapshot(Lsn(lsn))).expect("a draft");
+    fn snapshot(disk: &mut Disk, frame: u64, syncs_folder: bool) {
+        disk.create(FileId::SnapshotDraft(FrameNumber(frame)), 0).expect("a new file");
+        append(disk, FileId::SnapshotDraft(FrameNumber(frame)), b"snapshot");
+        disk.sync(FileId::SnapshotDraft(FrameNumber(frame))).expect("no fault");
+        disk.rename(FileId::SnapshotDraft(FrameNumber(frame)), FileId::Snapshot(FrameNumber(frame))).expect("a draft");
         if syncs_folder {
             disk.sync_folder().expect("no fault");
         }
@@ -203,24 +205,24 @@ mod tests {
         let mut disk = disk();
         disk.create(DRAFT, 0).expect("a new file");
         append(&mut disk, DRAFT, b"snapshot");
-        disk.rename(DRAFT, FileId::Snapshot(Lsn(5))).expect("a draft");
+        disk.rename(DRAFT, FileId::Snapshot(FrameNumber(5))).expect("a draft");
         assert!(disk.take_breach().is_some_and(|breach| breach.contains("before it is synced")));
-        disk.sync(FileId::Snapshot(Lsn(5))).expect("no fault");
+        disk.sync(FileId::Snapshot(FrameNumber(5))).expect("no fault");
         disk.sync_folder().expect("no fault");
         snapshot(&mut disk, 7, false);
         disk.remove(FileId::Segment(1)).expect("a file");
         assert!(disk.take_breach().is_some(), "the name of the second is not durable");
         let mut disk = self::disk();
-        for lsn in [5, 7] {
-            snapshot(&mut disk, lsn, true);
+        for frame in [5, 7] {
+            snapshot(&mut disk, frame, true);
         }
         let mut other = disk.clone();
         disk.remove(FileId::Segment(1)).expect("a file");
         assert_eq!(disk.take_breach(), None);
-        other.remove(FileId::Snapshot(Lsn(5))).expect("a file");
+        other.remove(FileId::Snapshot(FrameNumber(5))).expect("a file");
         assert!(other.take_breach().is_some_and(|breach| breach.contains("1 newer")));
         snapshot(&mut disk, 9, true);
-        disk.remove(FileId::Snapshot(Lsn(5))).expect("a file");
+        disk.remove(FileId::Snapshot(FrameNumber(5))).expect("a file");
         assert_eq!(disk.take_breach(), None);
     }
 }

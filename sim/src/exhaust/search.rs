@@ -230,7 +230,7 @@ mod tests {
             return;
         }
         let broker = state.world.broker().expect("a start follows every crash");
-        let is_durable = broker.synced() >= broker.broker().appended();
+        let is_durable = broker.synced().lsn >= broker.broker().appended();
         seen.insert((broker.state().digest(), is_durable, state.world.until_timeout()));
         for transition in state.transitions().into_iter().filter(|_| left > 0) {
             let mut successor = state.clone();

@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Display};
 
 use driftq_core::log::Recovered;
-use driftq_core::types::Lsn;
+use driftq_core::types::{FrameNumber, Lsn};
 
 use super::catalog::{self, sentence};
 use super::verdict::{Verdict, Violation};
@@ -16,19 +16,19 @@ pub(super) fn synced_before_release(durable: Lsn, lsn: Lsn, what: impl FnOnce() 
 }
 
 #[doc = sentence!(no_synced_loss)]
-pub(crate) fn no_synced_loss(found: Lsn, durable: Lsn) -> Verdict {
-    catalog::NO_SYNCED_LOSS.holds(found >= durable, || format!("{found} of {durable}"))
+pub(crate) fn no_synced_loss(found: FrameNumber, durable: FrameNumber) -> Verdict {
+    catalog::NO_SYNCED_LOSS.holds(found >= durable, || format!("frame {found} of {durable}"))
 }
 
 #[doc = sentence!(state_matches_log)]
 pub(crate) fn state_matches_log(last: Lsn, live: u64, log: u64) -> Verdict {
-    catalog::STATE_MATCHES_LOG.holds(live == log, || format!("at {last}: live {live:016x}, by the log {log:016x}"))
+    catalog::STATE_MATCHES_LOG.holds(live == log, || format!("at LSN {last}: live {live:016x}, by the log {log:016x}"))
 }
 
 #[doc = sentence!(recovered_matches_log)]
 pub(crate) fn recovered_matches_log(last: Lsn, written: u64, recovered: u64, found: &Recovered) -> Verdict {
-    catalog::RECOVERED_MATCHES_LOG.holds(written == recovered, || {
-        format!("at {last}: written {written:016x}, recovered {recovered:016x} from {found:?}")
+    catalog::RECOVERED_MATCHES_LOG.holds(written == recovered && found.last.lsn == last, || {
+        format!("at LSN {last}: written {written:016x}, recovered {recovered:016x} from {found:?}")
     })
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn close_is_recognised(was_closed: bool, found: &Recovered) -> Verdic
 
 #[doc = sentence!(recovery_is_idempotent)]
 pub(crate) fn recovery_is_idempotent(first: &Recovered, then: &Recovered) -> Verdict {
-    let same = (then.last_lsn, &then.snapshot) == (first.last_lsn, &first.snapshot);
+    let same = (then.last, &then.snapshot) == (first.last, &first.snapshot);
     catalog::RECOVERY_IS_IDEMPOTENT.holds(same, || format!("{first:?}, then {then:?}"))
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn recovery_crash_is_harmless(
     after: (&Recovered, u64),
     was_all_synced: bool,
 ) -> Verdict {
-    let same = (before.0.last_lsn, before.1) == (after.0.last_lsn, after.1);
+    let same = (before.0.last, before.1) == (after.0.last, after.1);
     catalog::RECOVERY_CRASH_IS_HARMLESS.holds(same || !was_all_synced, || format!("{before:?}, then {after:?}"))
 }
 
@@ -66,8 +66,9 @@ pub(crate) fn sound_log_accepted<T>(opened: Result<T, impl Display>) -> Result<T
 }
 
 #[doc = sentence!(damage_is_detected)]
-pub(crate) fn damage_is_detected(found: Lsn, proven: Lsn, damage: impl Debug) -> Verdict {
-    catalog::DAMAGE_IS_DETECTED.holds(found >= proven, || format!("{damage:?}: {found} found, proven to {proven}"))
+pub(crate) fn damage_is_detected(found: FrameNumber, proven: FrameNumber, damage: impl Debug) -> Verdict {
+    catalog::DAMAGE_IS_DETECTED
+        .holds(found >= proven, || format!("{damage:?}: frame {found} found, proven to {proven}"))
 }
 
 #[doc = sentence!(refusal_is_needed)]
@@ -78,8 +79,8 @@ pub(crate) fn refusal_is_needed(is_needed: bool, error: impl Debug) -> Verdict {
 #[doc = sentence!(whole_snapshots_are_kept)]
 ///
 /// `usable` is the newest whole snapshot and the one or two to keep, oldest first.
-pub(crate) fn whole_snapshots_are_kept(usable: &(Option<Lsn>, Vec<Lsn>), found: &Recovered) -> Verdict {
-    let good = found.snapshot == usable.0 && found.snapshots == usable.1;
+pub(crate) fn whole_snapshots_are_kept(usable: &(Option<FrameNumber>, Vec<FrameNumber>), found: &Recovered) -> Verdict {
+    let good = found.snapshot.map(|at| at.frame) == usable.0 && found.snapshots == usable.1;
     catalog::WHOLE_SNAPSHOTS_ARE_KEPT.holds(good, || format!("{usable:?} expected, found {found:?}"))
 }
 
@@ -107,16 +108,21 @@ pub(crate) fn read_error_is_refused(is_unreadable: bool, damage: impl Debug) -> 
 
 #[cfg(test)]
 mod tests {
+    use driftq_core::log::LogPosition;
+
     use super::*;
     use crate::invariants::tests::fixtures::*;
 
     #[test]
     fn recovery_that_loses_or_changes_synced_data_is_a_violation() {
-        holds(no_synced_loss(Lsn(9), Lsn(9)));
-        violates(catalog::NO_SYNCED_LOSS, no_synced_loss(Lsn(8), Lsn(9)));
+        holds(no_synced_loss(FrameNumber(9), FrameNumber(9)));
+        violates(catalog::NO_SYNCED_LOSS, no_synced_loss(FrameNumber(8), FrameNumber(9)));
         violates(catalog::CLOSE_COMPLETES, close_completes(false));
         violates(catalog::CLOSE_IS_RECOGNISED, close_is_recognised(true, &recovered()));
-        let less = Recovered { last_lsn: Lsn(8), ..recovered() };
+        let less = Recovered { last: LogPosition { frame: FrameNumber(8), lsn: Lsn(6) }, ..recovered() };
+        holds(recovered_matches_log(Lsn(7), 1, 1, &recovered()));
+        violates(catalog::RECOVERED_MATCHES_LOG, recovered_matches_log(Lsn(7), 1, 2, &recovered()));
+        violates(catalog::RECOVERED_MATCHES_LOG, recovered_matches_log(Lsn(8), 1, 1, &recovered()));
         holds(recovery_is_idempotent(&recovered(), &recovered()));
         violates(catalog::RECOVERY_IS_IDEMPOTENT, recovery_is_idempotent(&recovered(), &less));
         let (found, less) = (&recovered(), &less);
@@ -129,19 +135,21 @@ mod tests {
     fn unneeded_refusal_or_lost_snapshot_is_a_violation() {
         holds(refusal_is_needed(true, "damage"));
         violates(catalog::REFUSAL_IS_NEEDED, refusal_is_needed(false, "damage"));
-        let found = Recovered { snapshot: Some(Lsn(5)), snapshots: vec![Lsn(3), Lsn(5)], ..recovered() };
-        holds(whole_snapshots_are_kept(&(Some(Lsn(5)), vec![Lsn(3), Lsn(5)]), &found));
-        violates(catalog::WHOLE_SNAPSHOTS_ARE_KEPT, whole_snapshots_are_kept(&(Some(Lsn(3)), vec![Lsn(3)]), &found));
-        violates(catalog::WHOLE_SNAPSHOTS_ARE_KEPT, whole_snapshots_are_kept(&(Some(Lsn(5)), vec![Lsn(5)]), &found));
+        let (older, newest) = (FrameNumber(3), FrameNumber(5));
+        let snapshot = Some(LogPosition { frame: newest, lsn: Lsn(4) });
+        let found = Recovered { snapshot, snapshots: vec![older, newest], ..recovered() };
+        holds(whole_snapshots_are_kept(&(Some(newest), vec![older, newest]), &found));
+        violates(catalog::WHOLE_SNAPSHOTS_ARE_KEPT, whole_snapshots_are_kept(&(Some(older), vec![older]), &found));
+        violates(catalog::WHOLE_SNAPSHOTS_ARE_KEPT, whole_snapshots_are_kept(&(Some(newest), vec![newest]), &found));
     }
 
     #[test]
     fn disorder_or_wrongly_recorded_sync_is_a_violation() {
         holds(written_in_order(None));
         violates(catalog::WRITTEN_IN_ORDER, written_in_order(Some("renamed before it is synced".to_owned())));
-        let (lsn, recorded, reported, durable) = (Lsn(9), Lsn(5), Lsn(7), Lsn(8));
+        let [number, recorded, reported, durable] = [9, 5, 7, 8].map(FrameNumber);
         holds(sync_is_recorded(None));
-        let misrecorded = Misrecorded { lsn, recorded, reported, durable };
+        let misrecorded = Misrecorded { number, recorded, reported, durable };
         violates(catalog::SYNC_IS_RECORDED, sync_is_recorded(Some(misrecorded)));
     }
 

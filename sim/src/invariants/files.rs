@@ -1,7 +1,7 @@
 //! The size of the log's files: bounded by what is live and a constant, whatever happened before.
 
 use driftq_core::log::FileId;
-use driftq_core::types::Lsn;
+use driftq_core::types::FrameNumber;
 
 use super::catalog::{self, sentence};
 use super::verdict::Verdict;
@@ -58,8 +58,8 @@ pub(crate) fn snapshot_is_taken(written: u64, every: u64) -> Verdict {
 #[doc = sentence!(covered_files_are_removed)]
 ///
 /// For a world without pending I/O whose disk was not full: `kept` are the snapshots that the broker counts on,
-/// `on_disk` the number of files, `first` the first LSNs of the segments, ascending.
-pub(crate) fn covered_files_are_removed(kept: &[Lsn], on_disk: usize, first: &[Lsn]) -> Verdict {
+/// `on_disk` the number of files, `first` the numbers of the first frames of the segments, ascending.
+pub(crate) fn covered_files_are_removed(kept: &[FrameNumber], on_disk: usize, first: &[FrameNumber]) -> Verdict {
     let older = kept.first().filter(|_| kept.len() > 1);
     let covered = first.iter().skip(1).find(|next| older.is_some_and(|older| **next <= older.next()));
     catalog::COVERED_FILES_ARE_REMOVED.holds(kept.len() <= 2 && on_disk <= 2 && covered.is_none(), || {
@@ -95,10 +95,16 @@ mod tests {
         holds(snapshot_is_taken(99, 100));
         holds(snapshot_is_taken(0, 0));
         violates(catalog::SNAPSHOT_IS_TAKEN, snapshot_is_taken(100, 100));
-        let kept = [Lsn(4), Lsn(8)];
-        holds(covered_files_are_removed(&kept, 2, &[Lsn(3), Lsn(6)]));
-        violates(catalog::COVERED_FILES_ARE_REMOVED, covered_files_are_removed(&kept, 3, &[Lsn(3), Lsn(6)]));
-        violates(catalog::COVERED_FILES_ARE_REMOVED, covered_files_are_removed(&kept, 2, &[Lsn(3), Lsn(5)]));
+        let kept = [FrameNumber(4), FrameNumber(8)];
+        holds(covered_files_are_removed(&kept, 2, &[FrameNumber(3), FrameNumber(6)]));
+        violates(
+            catalog::COVERED_FILES_ARE_REMOVED,
+            covered_files_are_removed(&kept, 3, &[FrameNumber(3), FrameNumber(6)]),
+        );
+        violates(
+            catalog::COVERED_FILES_ARE_REMOVED,
+            covered_files_are_removed(&kept, 2, &[FrameNumber(3), FrameNumber(5)]),
+        );
     }
 
     #[test]

@@ -284,7 +284,7 @@ impl<'p> TimelineBuilder<'p> {
         let mut facts = vec![
             fact("log", replayed.recovered.log_id.to_string()),
             fact("from LSN", replayed.base.to_string()),
-            fact("last LSN", replayed.recovered.last_lsn.to_string()),
+            fact("last LSN", replayed.recovered.last.lsn.to_string()),
             fact("begins", timestamp(start)),
             fact("broker starts", boots.to_string()),
             fact("digest", format!("{:016x} after LSN {}", replayed.state.digest(), replayed.through())),

@@ -224,8 +224,8 @@ impl Changes {
             };
             self.lines.push(format!("log: ends at {}, {synced}", after.appended));
         }
-        for lsn in after.snapshots.iter().filter(|lsn| !before.snapshots.contains(lsn)) {
-            self.lines.push(format!("log: a snapshot up to {lsn} is complete"));
+        for frame in after.snapshots.iter().filter(|frame| !before.snapshots.contains(frame)) {
+            self.lines.push(format!("log: a snapshot up to frame {frame} is complete"));
         }
     }
 }

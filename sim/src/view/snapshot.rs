@@ -106,8 +106,8 @@ impl Snapshot {
             boot: state.boot().0,
             failed: broker.failure().map(|fault| fault.0.clone()),
             appended: broker.broker().appended().0,
-            synced: broker.synced().0,
-            snapshots: broker.snapshots().iter().map(|lsn| lsn.0).collect(),
+            synced: broker.synced().lsn.0,
+            snapshots: broker.snapshots().iter().map(|frame| frame.0).collect(),
             effects: effects(state),
             ..Self::default()
         };

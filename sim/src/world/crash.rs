@@ -149,7 +149,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         written_in_order(self.disk.model_mut().take_breach())?;
         self.coverage.hit(Point::CrashInBoot);
         let (state_after, recovered) = self.recoverable()?;
-        no_synced_loss(recovered.last_lsn, self.shadow.durable())?;
+        no_synced_loss(recovered.last.frame, self.shadow.durable())?;
         recovery_crash_is_harmless((&before, state.digest()), (&recovered, state_after.digest()), was_all_synced)
     }
 
@@ -161,15 +161,16 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let mut disk = self.disk.model().clone();
         disk.crash(Loss::All);
         let (state, recovered) = sound_log_accepted(disk.inspect_recovery(&self.faults))?;
-        no_synced_loss(recovered.last_lsn, self.shadow.durable())?;
+        no_synced_loss(recovered.last.frame, self.shadow.durable())?;
         recovered_matches_log(self.shadow.last_record(), self.shadow.digest(), state.digest(), &recovered)
     }
 
     /// Compares what recovery found with what was written.
     fn compare_recovery(&mut self, state: &State, recovered: &Recovered) -> Verdict {
         let durable = self.shadow.durable();
-        no_synced_loss(recovered.last_lsn, durable)?;
-        self.shadow.rewind(recovered.last_lsn);
+        no_synced_loss(recovered.last.frame, durable)?;
+        let durable_record = self.shadow.last_record();
+        self.shadow.rewind(recovered.last.frame);
         let (written, last) = (self.shadow.digest(), self.shadow.last_record());
         recovered_matches_log(last, written, state.digest(), recovered)?;
         if let Some(crashed_broker) = self.crashed_broker.take() {
@@ -177,7 +178,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 state_matches_log(last, crashed_broker.digest, written)?;
             }
             self.coverage.hit_if(crashed_broker.appended > last, Point::CrashLost);
-            self.coverage.hit_if(last > durable, Point::CrashKept);
+            self.coverage.hit_if(last > durable_record, Point::CrashKept);
             self.coverage.hit_if(crashed_broker.closed && recovered.clean, Point::ClosedCleanly);
             close_is_recognised(crashed_broker.closed, recovered)?;
         }

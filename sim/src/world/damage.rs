@@ -3,7 +3,7 @@
 use driftq_core::faults::Faults;
 use driftq_core::log::{FileId, Recovered};
 use driftq_core::state::State;
-use driftq_core::types::Lsn;
+use driftq_core::types::FrameNumber;
 
 use super::state::World;
 use crate::actions::Damage;
@@ -43,18 +43,18 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let (state, undamaged) = sound_log_accepted(whole.inspect_recovery(&self.faults))?;
         match self.disk.inspect_recovery(&self.faults) {
             Err(error) => {
-                refusal_is_needed(self.may_refuse(disk, undamaged.last_lsn), &error)?;
+                refusal_is_needed(self.may_refuse(disk, undamaged.last.frame), &error)?;
                 self.coverage.hit(Point::DamageUndone);
             }
-            Ok((after, found)) if found.last_lsn == undamaged.last_lsn && after.digest() == state.digest() => {
-                let fell_back = found.snapshot < undamaged.snapshot;
+            Ok((after, found)) if found.last == undamaged.last && after.digest() == state.digest() => {
+                let fell_back = found.snapshot.map(|at| at.frame) < undamaged.snapshot.map(|at| at.frame);
                 self.coverage.hit(if fell_back { Point::SnapshotFallback } else { Point::DamageOutlived });
                 return Ok((after, found));
             }
             Ok((after, found)) => {
                 read_error_is_refused(disk.is_only_unreadable(), &found)?;
-                damage_is_detected(found.last_lsn, self.proven(disk, undamaged.last_lsn), &found)?;
-                if found.last_lsn >= self.shadow.durable() {
+                damage_is_detected(found.last.frame, self.proven(disk, undamaged.last.frame), &found)?;
+                if found.last.frame >= self.shadow.durable() {
                     self.coverage.hit(Point::DamagedTailCut);
                     return Ok((after, found));
                 }
@@ -67,18 +67,18 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     }
 
     /// Whether a start may refuse the damage of `disk`, whose log would end at `last` without it.
-    pub(super) fn may_refuse(&self, disk: &Disk, last: Lsn) -> bool {
+    pub(super) fn may_refuse(&self, disk: &Disk, last: FrameNumber) -> bool {
         disk.may_refuse(|file, range| self.shadow.holds_frames(file, range, last))
     }
 
     /// How far undamaged data proves a log that ends at `last` without the damage to have been synced.
     ///
     /// Not by what its frames record, which the broker wrote, but by what they must record.
-    pub(super) fn proven(&self, disk: &Disk, last: Lsn) -> Lsn {
-        let frames = self.shadow.frames().iter().filter(|frame| frame.lsn <= last);
+    pub(super) fn proven(&self, disk: &Disk, last: FrameNumber) -> FrameNumber {
+        let frames = self.shadow.frames().iter().filter(|frame| frame.at.frame <= last);
         let undamaged = frames.filter(|frame| !disk.is_hit(frame.file, &frame.range)).map(|frame| frame.proves);
         let names = disk.files().filter_map(|(name, _)| match name {
-            FileId::Snapshot(lsn) => Some(lsn),
+            FileId::Snapshot(frame) => Some(frame),
             _ => None,
         });
         undamaged.chain(names).max().unwrap_or_default()

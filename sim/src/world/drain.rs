@@ -120,7 +120,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             timers_are_set(due, broker.poll_timeout())?;
         }
         self.check_index()?;
-        if broker.broker().held_len() == 0 && broker.synced() >= broker.broker().appended() {
+        if broker.broker().held_len() == 0 && broker.synced().lsn >= broker.broker().appended() {
             self.tracker.check_counters(broker)?;
         }
         match broker.poll_timeout() {
@@ -183,16 +183,16 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         // A misdirected write can give a snapshot the header of a segment.
         let segments = self.disk.model().files().filter(|(file, _)| matches!(file, FileId::Segment(_)));
         let headers = segments.filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok());
-        let begun = headers.filter(|header| header.first_lsn() > newest).count();
+        let begun = headers.filter(|header| header.first_frame() > newest).count();
         segments_are_few(begun as u64, self.setup.snapshot_every_segments)?;
         let Some(broker) = &self.broker else { return Ok(()) };
-        let written = self.shadow.frames().iter().rev().take_while(|frame| frame.lsn > newest);
+        let written = self.shadow.frames().iter().rev().take_while(|frame| frame.at.frame > newest);
         let written: u64 = written.map(|frame| frame.range.len() as u64).sum();
         snapshot_is_taken(written, self.setup.snapshot_every_bytes)?;
         let segments = self.disk.model().files().filter(|(file, _)| matches!(file, FileId::Segment(_)));
         let mut first: Vec<_> = segments
             .filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok())
-            .map(|header| header.first_lsn())
+            .map(|header| header.first_frame())
             .collect();
         first.sort_unstable();
         let on_disk = self.disk.model().files().filter(|(file, _)| matches!(file, FileId::Snapshot(_))).count();

@@ -10,9 +10,9 @@
 //! - **Durable bytes.** Only recovery reads them. The state after the durable records stands for them. That recovery
 //!   arrives at this state is an invariant, which the search must check whenever more has become durable, *before* it
 //!   takes the world for a known one.
-//! - **Absolute log positions.** LSNs count from the durable one. File lengths, checksums and the remains of a torn
-//!   tail in a closed segment are left out, so no segment may be full, no snapshot due by size and no disk short of
-//!   space. None of this holds for a world that seeks, whose tracker compares durable positions.
+//! - **Absolute log positions.** LSNs and frame numbers count from the durable ones. File lengths, checksums and the
+//!   remains of a torn tail in a closed segment are left out, so no segment may be full, no snapshot due by size and no
+//!   disk short of space. None of this holds for a world that seeks, whose tracker compares durable positions.
 //! - **The number of calls.** Tickets count back from the next one.
 //! - **Message values**, except for their lengths: a name stands for one message.
 
@@ -59,8 +59,13 @@ impl<F: Faults> World<F> {
     #[must_use]
     pub fn fingerprint(&self, buffer: &mut Vec<u8>) -> Fingerprint {
         buffer.clear();
-        let mut canonical =
-            CanonicalWriter { buffer, durable: self.shadow.durable().0, ticket: self.next_ticket.0, next: Next::Any };
+        let mut canonical = CanonicalWriter {
+            buffer,
+            lsn: self.shadow.last_record().0,
+            frame: self.shadow.durable().0,
+            ticket: self.next_ticket.0,
+            next: Next::Any,
+        };
         self.canonical(&mut canonical).expect("writing to a vector does not fail");
         Fingerprint::of(buffer)
     }
@@ -129,10 +134,12 @@ impl<F: Faults> World<F> {
     }
 }
 
-/// Collects the canonical encoding, with LSNs and tickets made relative.
+/// Collects the canonical encoding, with LSNs, frame numbers and tickets made relative.
 struct CanonicalWriter<'a> {
     buffer: &'a mut Vec<u8>,
-    durable: u64,
+    /// The last durable record and the last durable frame.
+    lsn: u64,
+    frame: u64,
     ticket: u64,
     next: Next,
 }
@@ -149,6 +156,7 @@ enum Next {
 #[derive(Clone, Copy)]
 enum Counted {
     Lsn,
+    Frame,
     Ticket,
 }
 
@@ -165,12 +173,14 @@ impl fmt::Write for CanonicalWriter<'_> {
         let next = std::mem::replace(&mut self.next, Next::Any);
         match (next, piece) {
             (_, "Lsn") => self.next = Next::Bracket(Counted::Lsn),
+            (_, "FrameNumber") => self.next = Next::Bracket(Counted::Frame),
             (_, "Ticket") => self.next = Next::Bracket(Counted::Ticket),
             (Next::Bracket(counted), "(") => self.next = Next::Number(counted),
             (Next::Number(counted), digits) => {
                 if let Ok(number) = digits.parse::<u64>() {
                     let number = match counted {
-                        Counted::Lsn => number.saturating_sub(self.durable),
+                        Counted::Lsn => number.saturating_sub(self.lsn),
+                        Counted::Frame => number.saturating_sub(self.frame),
                         Counted::Ticket => self.ticket.wrapping_sub(number),
                     };
                     self.buffer.extend_from_slice(&number.to_le_bytes());

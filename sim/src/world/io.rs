@@ -148,9 +148,10 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let Some(op) = running.last_done() else { return Ok(()) };
         written_in_order(self.disk.model_mut().take_breach())?;
         match (op, result) {
-            (IoOp::Rename { to: FileId::Snapshot(lsn), .. }, _) if *lsn > self.shadow.durable() => {
+            (IoOp::Rename { to: FileId::Snapshot(frame), .. }, _) if *frame > self.shadow.durable() => {
                 let durable = self.shadow.durable();
-                written_in_order(Some(format!("a snapshot of {lsn} is named, but the log is synced to {durable}")))?;
+                let breach = format!("a snapshot of frame {frame} is named, but the log is synced to frame {durable}");
+                written_in_order(Some(breach))?;
             }
             (IoOp::Trim { file, len }, Ok(())) => trimmed_behind_data(*file, *len, self.shadow.end_of(*file))?,
             (IoOp::Append { file, at, bytes }, Ok(())) => {
@@ -166,7 +167,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                     }
                 }
                 sync_is_recorded(self.shadow.take_misrecorded())?;
-                let has_unsynced = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());
+                let has_unsynced = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced().lsn);
                 self.coverage.hit_if(has_unsynced && self.jobs[0].is_some(), Point::OverlappingBatches);
             }
             (IoOp::Sync { .. } | IoOp::SyncFolder, Ok(())) => self.shadow.advance_durable(self.disk.model()),

@@ -83,7 +83,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
 
     fn check_output(&mut self, output: &Output) -> Verdict {
         let context = ReleaseContext {
-            durable: self.shadow.durable(),
+            durable: self.shadow.last_record(),
             failed_from: self.failed_from,
             now: self.broker.as_ref().map_or(Timestamp(0), |broker| broker.broker().now()),
         };

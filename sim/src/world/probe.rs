@@ -30,19 +30,19 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let details = (damage, file, &hit);
         let (after, found) = match inspect_with(&mut self.faults.storage(&mut disk.clone()), None, &self.faults) {
             Err(error) => {
-                refusal_is_needed(self.may_refuse(&disk, undamaged.last_lsn), (&error, details))?;
+                refusal_is_needed(self.may_refuse(&disk, undamaged.last.frame), (&error, details))?;
                 self.coverage.hit(if is_unreadable { Point::ReadRefused } else { Point::DamageDetected });
                 return Ok(());
             }
             Ok(found) => found,
         };
         whole_snapshots_are_kept(&disk.usable_snapshots(), &found)?;
-        if found.last_lsn == undamaged.last_lsn && after.digest() == state.digest() {
+        if found.last == undamaged.last && after.digest() == state.digest() {
             self.coverage.hit(Point::DamageHarmless);
             return Ok(());
         }
         read_error_is_refused(is_unreadable, details)?;
-        damage_is_detected(found.last_lsn, self.proven(&disk, undamaged.last_lsn), details)?;
+        damage_is_detected(found.last.frame, self.proven(&disk, undamaged.last.frame), details)?;
         self.coverage.hit(Point::DamageInWindow);
         Ok(())
     }

@@ -26,7 +26,7 @@ pub(super) struct LogRoom {
     change_count: usize,
     /// The disk had no space for the smallest segment when it was last tried.
     is_full: bool,
-    /// The last frame that was written, and the first record of its segment.
+    /// The last frame that was written, and the LSN of the first record of its segment.
     last: Option<(WrittenFrame, Lsn)>,
     /// Refused records. They are checked when the next one is written.
     refused: Vec<Refused>,
@@ -106,7 +106,8 @@ impl LogRoom {
     ) -> Verdict {
         let first = match &self.last {
             Some((last, first)) if last.file == frame.file => *first,
-            _ => frame.lsn,
+            _ if record.is_some() => frame.at.lsn,
+            _ => frame.at.lsn.next(),
         };
         let Some(record) = record else {
             self.last = Some((frame.clone(), first));
@@ -114,11 +115,11 @@ impl LogRoom {
         };
         if !self.refused.is_empty() {
             let waiting = std::mem::take(&mut self.refused);
-            let (due, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|refused| refused.call.1 < frame.lsn);
+            let (due, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|refused| refused.call.1 < frame.at.lsn);
             self.refused = rest;
             due.iter().try_for_each(|refused| self.check_refused(refused, frame, (setup, disk)))?;
         }
-        let is_before = |change: &&Change| change.after < frame.lsn;
+        let is_before = |change: &&Change| change.after < frame.at.lsn;
         // A segment less the reserve is to hold any record; where it does not, the first one uses the reserve.
         let is_first = frame.range.start <= HEADER_BYTES;
         if let Some(room) = self.room(frame, frame.range.end, is_before, (setup, disk)).filter(|_| !is_first) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use driftq_core::faults::Faults;
-use driftq_core::types::{Limits, Lsn, Now, OwnerName, Ticket, Timestamp};
+use driftq_core::types::{FrameNumber, Limits, Lsn, Now, OwnerName, Ticket, Timestamp};
 use driftq_core::{Pipeline, PipelineConfig};
 
 use super::counters::Counters;
@@ -197,9 +197,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.disk.model()
     }
 
-    /// The last durable LSN.
+    /// The last durable frame.
     #[must_use]
-    pub fn durable(&self) -> Lsn {
+    pub fn durable(&self) -> FrameNumber {
         self.shadow.durable()
     }
 

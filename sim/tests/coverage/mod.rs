@@ -15,11 +15,9 @@ use std::sync::OnceLock;
 
 use driftq_core::codec::record::decode;
 use driftq_core::faults::NoFaults;
-use driftq_core::log::{
-    FileId, RECORD_KIND_MAX, SegmentHeader, SegmentReader, Storage as _, read_snapshot, read_whole,
-};
+use driftq_core::log::{FileId, SegmentHeader, SegmentReader, Storage as _, read_snapshot, read_whole};
 use driftq_core::record::{Event, Image, Record};
-use driftq_core::types::{Body, Lsn};
+use driftq_core::types::{Body, FrameNumber};
 use driftq_sim::actions::Action;
 use driftq_sim::disk::Disk;
 use driftq_sim::swarm::{Profile, Swarm};
@@ -118,7 +116,7 @@ fn run(seed: u64, profile: Profile, types: &Types, generated: &mut Generated) {
     let mut swarm = Swarm::new(seed, profile);
     let mut world = World::new(swarm.setup(), NoFaults, Checks { oracle: false }).expect("the world starts");
     world.enable_tap();
-    let (mut last, mut snapshots) = (Lsn(0), BTreeSet::new());
+    let (mut last, mut snapshots) = (FrameNumber(0), BTreeSet::new());
     for nth in 0..swarm.actions() {
         let action = swarm.next(&world);
         let limits = world.limits();
@@ -169,7 +167,7 @@ fn add_body(types: &Types, seen: &mut Seen, body: &Body) {
 }
 
 /// The records after `last`, which becomes the newest.
-fn read_records(disk: &mut Disk, last: &mut Lsn, mut each: impl FnMut(&Record)) {
+fn read_records(disk: &mut Disk, last: &mut FrameNumber, mut each: impl FnMut(&Record)) {
     let files = disk.list().expect("the disk works");
     let mut bytes = Vec::new();
     for info in files.iter().filter(|info| matches!(info.file, FileId::Segment(_))) {
@@ -179,23 +177,23 @@ fn read_records(disk: &mut Disk, last: &mut Lsn, mut each: impl FnMut(&Record)) 
         let Ok(header) = SegmentHeader::decode(&bytes) else { continue };
         let reader = SegmentReader::new(&header, &bytes);
         for frame in reader {
-            if frame.head.kind > RECORD_KIND_MAX || frame.head.lsn <= *last {
+            if !frame.is_record() || frame.head.number <= *last {
                 continue;
             }
-            *last = frame.head.lsn;
+            *last = frame.head.number;
             each(&decode(frame.head.kind, frame.head.version, frame.payload).expect("the broker wrote it"));
         }
     }
 }
 
 /// The images of snapshots that were not read before.
-fn read_images(disk: &mut Disk, known: &mut BTreeSet<Lsn>, mut each: impl FnMut(&Image)) {
+fn read_images(disk: &mut Disk, known: &mut BTreeSet<FrameNumber>, mut each: impl FnMut(&Image)) {
     for info in disk.list().expect("the disk works") {
-        let FileId::Snapshot(lsn) = info.file else { continue };
-        if !known.insert(lsn) {
+        let FileId::Snapshot(number) = info.file else { continue };
+        if !known.insert(number) {
             continue;
         }
-        let _ = read_snapshot(disk, lsn, &mut Vec::new(), |kind, version, payload| -> Result<(), ()> {
+        let _ = read_snapshot(disk, number, &mut Vec::new(), |kind, version, payload| -> Result<(), ()> {
             if let Ok(Record { event: Event::Restored(image), .. }) = decode(kind, version, payload) {
                 each(&image);
             }

@@ -251,10 +251,9 @@ impl<F: Faults> World<F> {
     fn check_records(&mut self) -> Result<(), String> {
         let (lsn, records) = *self.ends.last().expect("never empty");
         let (lsn_now, records_now) = (self.pipeline.broker().appended(), self.oracle.records());
-        let (frames, written) = (lsn_now.0 - lsn.0, records_now - records);
-        // A synced mark is a frame as well.
-        if frames < written || (written == 0) != (frames == 0) {
-            return Err(format!("{written} records expected, {frames} frames written"));
+        let (appended, expected) = (lsn_now.0 - lsn.0, records_now - records);
+        if appended != expected {
+            return Err(format!("{expected} records expected, {appended} appended"));
         }
         self.ends.push((lsn_now, records_now));
         Ok(())
@@ -284,7 +283,7 @@ impl<F: Faults> World<F> {
     }
 
     fn collect_outputs(&mut self) -> Result<(), String> {
-        let synced = self.pipeline.synced();
+        let synced = self.pipeline.synced().lsn;
         if let Some(records) = self.durable_records()
             && synced > self.synced
         {
@@ -383,9 +382,12 @@ impl<F: Faults> World<F> {
         self.storage = storage;
         let mut replayed = ReplayedLsns::default();
         let recovered = recover(&mut self.storage, None, &mut replayed).expect("a crash alone damages nothing");
-        let before = replayed.0.first().map_or(recovered.last_lsn, |first| Lsn(first.0 - 1));
+        let before = replayed.0.first().map_or(recovered.last.lsn, |first| Lsn(first.0 - 1));
         let at = self.ends.partition_point(|(lsn, _)| *lsn <= before);
         let survived = self.ends[at - 1].1 + replayed.0.len() as u64;
+        if recovered.last.lsn != Lsn(survived) {
+            return Err(format!("{survived} records survived, the last has LSN {}", recovered.last.lsn));
+        }
         let total = self.oracle.records();
         self.log(|| format!("crash, {survived} records of {total} survive"));
         if survived > total {
@@ -407,7 +409,6 @@ impl<F: Faults> World<F> {
         self.subscribing.clear();
         self.undriven_actions = 0;
         self.feed(OracleInput::Boot(now))?;
-        // Whether lost records left gaps in the LSNs is open, so the count continues from the boot record.
         self.ends.push((self.pipeline.broker().appended(), self.oracle.records()));
         Ok(())
     }

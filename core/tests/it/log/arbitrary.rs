@@ -3,19 +3,19 @@
 
 use super::support::{Collector, LOG, SampleLog, recovered};
 use driftq_core::log::{
-    FileId, HEADER_BYTES, MemoryStorage, SegmentHeader, SegmentReader, SnapshotHead, SnapshotWriter, read_snapshot,
-    recover,
+    FileId, HEADER_BYTES, LogPosition, MemoryStorage, SegmentHeader, SegmentReader, SnapshotHead, SnapshotWriter,
+    read_snapshot, recover,
 };
-use driftq_core::types::Lsn;
+use driftq_core::types::{FrameNumber, Lsn};
 use proptest::prelude::*;
 
 fn file() -> impl Strategy<Value = FileId> {
     prop_oneof![
         4 => (1..6_u64).prop_map(FileId::Segment),
         1 => prop_oneof![Just(0), Just(u64::MAX), any::<u64>()].prop_map(FileId::Segment),
-        2 => (0..30_u64).prop_map(|lsn| FileId::Snapshot(Lsn(lsn))),
-        1 => prop_oneof![Just(u64::MAX), any::<u64>()].prop_map(|lsn| FileId::Snapshot(Lsn(lsn))),
-        1 => (0..30_u64).prop_map(|lsn| FileId::SnapshotDraft(Lsn(lsn))),
+        2 => (0..30_u64).prop_map(|number| FileId::Snapshot(FrameNumber(number))),
+        1 => prop_oneof![Just(u64::MAX), any::<u64>()].prop_map(|number| FileId::Snapshot(FrameNumber(number))),
+        1 => (0..30_u64).prop_map(|number| FileId::SnapshotDraft(FrameNumber(number))),
     ]
 }
 
@@ -53,15 +53,16 @@ fn headed(file: FileId, previous: u64, behind: &[u8]) -> Vec<u8> {
         FileId::Segment(sequence) => SegmentHeader {
             log_id: LOG,
             sequence,
-            previous_lsn: Lsn(previous),
+            previous: LogPosition { frame: FrameNumber(previous), lsn: Lsn(previous / 3) },
             previous_crc: 0,
-            synced: Lsn(previous / 2),
+            synced: FrameNumber(previous / 2),
             capacity: 0,
         }
         .encode(),
-        FileId::Snapshot(lsn) | FileId::SnapshotDraft(lsn) => {
+        FileId::Snapshot(frame) | FileId::SnapshotDraft(frame) => {
             let mut out = Vec::new();
-            let head = SnapshotHead { log_id: LOG, lsn, crc: 0, epoch: 1 };
+            let at = LogPosition { frame, lsn: Lsn(frame.0 / 3) };
+            let head = SnapshotHead { log_id: LOG, at, crc: 0, epoch: 1 };
             let _ = SnapshotWriter::begin(&head, &mut out);
             out
         }
@@ -184,8 +185,8 @@ proptest! {
             prop_assert!(reader.stop().is_some());
         }
         let mut storage = MemoryStorage::new();
-        storage.put_file(FileId::Snapshot(Lsn(3)), bytes);
-        let outcome = read_snapshot(&mut storage, Lsn(3), &mut Vec::new(), |_, _, _| Ok::<(), ()>(()));
+        storage.put_file(FileId::Snapshot(FrameNumber(3)), bytes);
+        let outcome = read_snapshot(&mut storage, FrameNumber(3), &mut Vec::new(), |_, _, _| Ok::<(), ()>(()));
         prop_assert!(outcome.is_err());
     }
 
@@ -198,16 +199,16 @@ proptest! {
             apply_damage(&mut storage, &files, damage);
         }
         if let Ok((found, records)) = recovered(&mut storage) {
-            prop_assert_eq!(records, sample.records_through(found.last_lsn), "recovered records were never written");
+            prop_assert_eq!(records, sample.records_through(found.last.lsn), "recovered records were never written");
             let intact = sample.live.iter().filter(|frame| {
                 let now = storage.bytes(frame.file).and_then(|bytes| bytes.get(frame.bytes.clone()));
                 now == sample.storage.bytes(frame.file).map(|bytes| &bytes[frame.bytes.clone()])
             });
             let by_frame = intact.map(|frame| frame.synced).max().unwrap_or_default();
             let snapshots = [sample.a, sample.b];
-            let present = snapshots.iter().filter(|lsn| storage.bytes(FileId::Snapshot(**lsn)).is_some());
+            let present = snapshots.iter().filter(|number| storage.bytes(FileId::Snapshot(**number)).is_some());
             let proven = by_frame.max(present.max().copied().unwrap_or_default());
-            prop_assert!(found.last_lsn >= proven, "{} found, {proven} proven", found.last_lsn);
+            prop_assert!(found.last.frame >= proven, "{} found, {proven} proven", found.last.frame);
         }
     }
 }

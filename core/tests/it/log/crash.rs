@@ -61,9 +61,9 @@ fn restart(mut storage: MemoryStorage, plan: &mut RandomPlan) -> LogWriter {
         let performed = plan.draw(ops.len() as u64 + 1) as usize;
         ops[..performed].iter().for_each(|op| op.perform(&mut storage).unwrap());
         storage = storage.crash_with(plan);
-        let before = (found.last_lsn, found.last_crc);
+        let before = (found.last, found.last_crc);
         let (now, now_records) = recover_any(&mut storage).unwrap();
-        assert_eq!((now.last_lsn, now.last_crc), before, "a repeated start changed the end of the log");
+        assert_eq!((now.last, now.last_crc), before, "a repeated start changed the end of the log");
         assert_eq!(now_records, records, "a repeated start changed the records");
         (found, records) = (now, now_records);
     }
@@ -104,7 +104,7 @@ proptest! {
             }
             let mut storage = writer.storage.crash_with(&mut plan);
             let (_, found) = recovered(&mut storage).unwrap();
-            check(&found, &writer.records, writer.synced);
+            check(&found, &writer.records, writer.synced_lsn);
             writer = restart(storage, &mut plan);
         }
     }
@@ -132,8 +132,8 @@ fn power_loss_at_every_byte_of_unsynced_tail_loses_only_that_tail() {
     for kept in 0..=tail.len() {
         let (found, records) = recovered(&mut writer.storage.crash_with(&mut KeepPrefix(kept as u64))).unwrap();
         let mut whole = writer.frames.iter().filter(|frame| frame.bytes.end <= tail.start + kept);
-        assert_eq!(found.last_lsn, whole.next_back().unwrap().lsn, "{kept} bytes kept");
-        check(&records, &writer.records, writer.synced);
+        assert_eq!(found.last.frame, whole.next_back().unwrap().number, "{kept} bytes kept");
+        check(&records, &writer.records, writer.synced_lsn);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::support::{FrameSpan, SampleLog, recovered};
 use driftq_core::log::{FileId, HEADER_BYTES, Notice, RecoveryError};
-use driftq_core::types::Lsn;
+use driftq_core::types::FrameNumber;
 
 /// Bytes of a header that are covered by its checksum, the checksum included.
 const BLOCK_BYTES: usize = 128;
@@ -20,10 +20,10 @@ enum Expect {
     Same,
     SameByOlderSnapshot,
     Refused,
-    /// Every record through this LSN, with a torn-tail notice.
-    Torn(Lsn),
-    /// Every record through this LSN, without a notice.
-    Shorter(Lsn),
+    /// Every record through this frame, with a torn-tail notice.
+    Torn(FrameNumber),
+    /// Every record through this frame, without a notice.
+    Shorter(FrameNumber),
 }
 
 struct Oracle {
@@ -42,12 +42,12 @@ impl Oracle {
             sample.storage.take_file(FileId::Snapshot(sample.a)).unwrap();
         }
         let (whole, records) = recovered(&mut sample.storage).unwrap();
-        assert_eq!((whole.last_lsn, records), (sample.last, sample.records.clone()));
+        assert_eq!((whole.last, records), (sample.last, sample.records.clone()));
         assert!(!whole.notices.iter().any(|notice| !matches!(notice, Notice::NeverBegun { .. })));
         Self { sample, snapshots, last_crc: whole.last_crc }
     }
 
-    fn newest(&self) -> Option<Lsn> {
+    fn newest(&self) -> Option<FrameNumber> {
         match self.snapshots {
             Snapshots::Both => Some(self.sample.b),
             Snapshots::OnlyA => Some(self.sample.a),
@@ -79,17 +79,13 @@ impl Oracle {
                 Some(hit) => {
                     let others = self.frames(file).filter(|frame| *frame != hit);
                     let proven = others.map(|frame| frame.synced).max().unwrap();
-                    if hit.lsn <= proven { Expect::Refused } else { Expect::Torn(Lsn(hit.lsn.0 - 1)) }
+                    if hit.number <= proven { Expect::Refused } else { Expect::Torn(FrameNumber(hit.number.0 - 1)) }
                 }
-                None => Expect::Torn(self.sample.last),
+                None => Expect::Torn(self.sample.last.frame),
             },
             FileId::Segment(_) => hit.map_or(Expect::Same, |_| Expect::Refused),
-            FileId::Snapshot(lsn) if Some(lsn) == self.newest() => {
-                if (BLOCK_BYTES..HEADER_BYTES).contains(&byte) {
-                    Expect::Same
-                } else {
-                    Expect::SameByOlderSnapshot
-                }
+            FileId::Snapshot(number) if Some(number) == self.newest() => {
+                if (BLOCK_BYTES..HEADER_BYTES).contains(&byte) { Expect::Same } else { Expect::SameByOlderSnapshot }
             }
             FileId::Snapshot(_) | FileId::SnapshotDraft(_) => Expect::Same,
         }
@@ -106,14 +102,15 @@ impl Oracle {
             FileId::Segment(4) => {
                 let whole = self.frames(file).filter(|frame| frame.bytes.end <= len).last();
                 let first = self.frames(file).next().unwrap();
-                let (last, boundary) = whole.map_or((Lsn(first.lsn.0 - 1), HEADER_BYTES), |f| (f.lsn, f.bytes.end));
+                let before = FrameNumber(first.number.0 - 1);
+                let (last, boundary) = whole.map_or((before, HEADER_BYTES), |f| (f.number, f.bytes.end));
                 // The first bytes of a frame without payload are zeros: truncated within those, it looks never written.
                 let left = self.sample.storage.bytes(file).unwrap();
                 let unwritten = left.get(boundary..len).unwrap_or_default().iter().all(|byte| *byte == 0);
                 if unwritten { Expect::Shorter(last) } else { Expect::Torn(last) }
             }
             FileId::Segment(_) => Expect::Refused,
-            FileId::Snapshot(lsn) if Some(lsn) == self.newest() => Expect::SameByOlderSnapshot,
+            FileId::Snapshot(number) if Some(number) == self.newest() => Expect::SameByOlderSnapshot,
             FileId::Snapshot(_) | FileId::SnapshotDraft(_) => Expect::Same,
         }
     }
@@ -130,17 +127,18 @@ impl Oracle {
             (Ok(outcome), _) => outcome,
         };
         let torn = found.notices.iter().find_map(|notice| match notice {
-            Notice::TornTail { lsn, .. } => Some(*lsn),
+            Notice::TornTail { frame, .. } => Some(*frame),
             _ => None,
         });
         let damaged = found.notices.iter().any(|notice| matches!(notice, Notice::DamagedSnapshot { .. }));
         let last = match expect {
             Expect::Torn(last) | Expect::Shorter(last) => last,
-            _ => self.sample.last,
+            _ => self.sample.last.frame,
         };
-        assert_eq!(records, self.sample.records_through(last), "{what}");
-        assert_eq!(found.last_lsn, last, "{what}");
-        assert_eq!(found.last_crc == self.last_crc, last == self.sample.last, "{what}");
+        let position = self.sample.position(last);
+        assert_eq!(records, self.sample.records_through(position.lsn), "{what}");
+        assert_eq!(found.last, position, "{what}");
+        assert_eq!(found.last_crc == self.last_crc, position == self.sample.last, "{what}");
         assert_eq!(torn, matches!(expect, Expect::Torn(_)).then(|| last.next()), "{what}");
         assert_eq!(damaged, expect == Expect::SameByOlderSnapshot, "{what}");
     }

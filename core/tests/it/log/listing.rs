@@ -52,8 +52,8 @@ impl Storage for Backwards {
 #[test]
 fn order_in_which_files_are_listed_does_not_matter() {
     let mut sample = SampleLog::new();
-    for lsn in [sample.a, sample.b] {
-        sample.storage.put_file(FileId::SnapshotDraft(lsn), vec![1; 10]);
+    for number in [sample.a, sample.b] {
+        sample.storage.put_file(FileId::SnapshotDraft(number), vec![1; 10]);
     }
     let forwards = recovered(&mut sample.storage).unwrap();
     let backwards = recovered(&mut Backwards(sample.storage.clone())).unwrap();
@@ -101,9 +101,9 @@ fn folder_without_segments_is_refused_with_its_newest_snapshot_as_witness() {
         other => panic!("{other:?}"),
     };
     assert_eq!(witness(&mut sample.storage), FileId::Snapshot(b));
-    for lsn in [a, b] {
-        sample.storage.take_file(FileId::Snapshot(lsn)).unwrap();
-        sample.storage.put_file(FileId::SnapshotDraft(lsn), vec![1; 10]);
+    for number in [a, b] {
+        sample.storage.take_file(FileId::Snapshot(number)).unwrap();
+        sample.storage.put_file(FileId::SnapshotDraft(number), vec![1; 10]);
     }
     assert_eq!(witness(&mut sample.storage), FileId::SnapshotDraft(b));
 }

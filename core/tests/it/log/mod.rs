@@ -5,6 +5,7 @@ mod crash;
 mod damage;
 mod frame;
 mod listing;
+mod numbers;
 mod recovery;
 mod snapshot;
 mod storage;

@@ -2,11 +2,15 @@
 
 use super::support::{CAPACITY, GarbleSectors, LOG, LogWriter, SampleLog, recovered};
 use driftq_core::log::{
-    CrcSeed, FileId, FrameChain, HEADER_BYTES, Head, HeaderError, IoOp, LogId, Malformed, MemoryStorage, Notice, Proof,
-    Recovered, RecoveryError, Replay, SegmentHeader, SegmentInfo, StopReason, Storage, StorageFault, WriteAt, frame,
-    recover,
+    CrcSeed, FileId, FrameChain, HEADER_BYTES, Head, HeaderError, IoOp, LogId, LogPosition, Malformed, MemoryStorage,
+    Notice, Proof, Recovered, RecoveryError, Replay, SegmentHeader, SegmentInfo, StopReason, Storage, StorageFault,
+    WriteAt, frame, recover,
 };
-use driftq_core::types::Lsn;
+use driftq_core::types::{FrameNumber, Lsn};
+
+fn at(frame: u64, lsn: u64) -> LogPosition {
+    LogPosition { frame: FrameNumber(frame), lsn: Lsn(lsn) }
+}
 
 fn notices(recovered: &Recovered) -> Vec<&'static str> {
     let name = |notice: &Notice| match notice {
@@ -23,7 +27,7 @@ fn empty_folder_is_new_log_and_needs_log_id() {
     let mut storage = MemoryStorage::new();
     assert_eq!(recover(&mut storage, None, &mut ()), Err(RecoveryError::NoLog));
     let new = recover(&mut storage, Some(LOG), &mut ()).unwrap();
-    assert_eq!((new.log_id, new.last_lsn, new.last_crc, new.next_segment), (LOG, Lsn(0), 0, 1));
+    assert_eq!((new.log_id, new.last, new.last_crc, new.next_segment), (LOG, at(0, 0), 0, 1));
     assert_eq!((new.snapshot, new.clean, new.garbage.len(), new.segments.len()), (None, false, 0, 0));
     assert!(storage.list().unwrap().is_empty(), "recovery writes nothing");
 }
@@ -67,7 +71,7 @@ fn footer_as_last_frame_is_clean_close() {
     let end = HEADER_BYTES as u64 + found.bytes_read;
     assert_eq!(found.cleanup_ops(), [IoOp::Trim { file: FileId::Segment(1), len: end }]);
     let bytes: usize = writer.frames.iter().map(|frame| frame.bytes.len()).sum();
-    assert_eq!((found.last_lsn, found.frames_read, found.bytes_read), (Lsn(2), 2, bytes as u64));
+    assert_eq!((found.last, found.frames_read, found.bytes_read), (at(2, 1), 2, bytes as u64));
     writer.storage.bytes_mut(FileId::Segment(1)).unwrap().overwrite(HEADER_BYTES + 200, &[1]);
     assert!(!recovered(&mut writer.storage).unwrap().0.clean, "data follows the footer");
 }
@@ -86,15 +90,15 @@ fn recovery_repeated_finds_same_and_changes_nothing() {
 #[test]
 fn report_lists_kept_files_and_garbage() {
     let mut sample = SampleLog::new();
-    sample.storage.put_file(FileId::SnapshotDraft(Lsn(9)), b"half".to_vec());
+    sample.storage.put_file(FileId::SnapshotDraft(FrameNumber(9)), b"half".to_vec());
     let (found, _) = recovered(&mut sample.storage).unwrap();
     assert_eq!(found.snapshots, [sample.a, sample.b]);
-    assert_eq!(found.snapshot, Some(sample.b));
-    let rows: Vec<_> = found.segments.iter().map(|s| (s.sequence, s.first_lsn, s.last_lsn)).collect();
-    let cut = sample.live.iter().rfind(|frame| frame.file == FileId::Segment(2)).unwrap().lsn;
-    let expected = [(2, sample.a.next(), cut), (3, cut.next(), sample.b), (4, sample.b.next(), sample.last)];
+    assert_eq!(found.snapshot, Some(sample.position(sample.b)));
+    let rows: Vec<_> = found.segments.iter().map(|s| (s.sequence, s.first_frame, s.last_frame)).collect();
+    let cut = sample.live.iter().rfind(|frame| frame.file == FileId::Segment(2)).unwrap().number;
+    let expected = [(2, sample.a.next(), cut), (3, cut.next(), sample.b), (4, sample.b.next(), sample.last.frame)];
     assert_eq!(rows, expected);
-    let garbage = [FileId::Segment(1), FileId::Segment(5), FileId::SnapshotDraft(Lsn(9))];
+    let garbage = [FileId::Segment(1), FileId::Segment(5), FileId::SnapshotDraft(FrameNumber(9))];
     assert_eq!(found.garbage, garbage);
     assert_eq!(found.next_segment, 5);
     let ops = found.cleanup_ops();
@@ -106,7 +110,7 @@ fn report_lists_kept_files_and_garbage() {
     let trimmed = |segment: &SegmentInfo| SegmentInfo { len: segment.end, ..*segment };
     let trimmed: Vec<_> = found.segments.iter().map(trimmed).collect();
     assert_eq!((left.garbage, left.segments, left.snapshots), (vec![], trimmed, found.snapshots));
-    assert_eq!(left.last_lsn, found.last_lsn);
+    assert_eq!(left.last, found.last);
 }
 
 /// Two records in one segment, the first damaged; `later` writes behind them.
@@ -122,10 +126,10 @@ fn damaged_first(later: impl FnOnce(&mut LogWriter)) -> MemoryStorage {
 #[test]
 fn frames_behind_bad_frame_are_torn_unless_one_proves_it_synced() {
     let (found, records) = recovered(&mut damaged_first(|_| {})).unwrap();
-    assert_eq!((found.last_lsn, records.len(), notices(&found)), (Lsn(0), 0, vec!["torn"]));
+    assert_eq!((found.last, records.len(), notices(&found)), (at(0, 0), 0, vec!["torn"]));
 
     let (found, _) = recovered(&mut damaged_first(LogWriter::sync)).unwrap();
-    assert_eq!(found.last_lsn, Lsn(0), "synced, but not proven yet");
+    assert_eq!(found.last, at(0, 0), "synced, but not proven yet");
 
     let proofs: [fn(&mut LogWriter); 3] = [LogWriter::mark, LogWriter::footer, |writer| {
         writer.record(b"third");
@@ -136,10 +140,11 @@ fn frames_behind_bad_frame_are_torn_unless_one_proves_it_synced() {
             proof(writer);
         }))
         .unwrap_err();
-        let RecoveryError::Corrupt { position, lsn, proof: Proof::Frame { lsn: by, synced, .. }, .. } = error else {
+        let RecoveryError::Corrupt { position, frame, proof: Proof::Frame { frame: by, synced, .. }, .. } = error
+        else {
             panic!("{error:?}")
         };
-        assert_eq!((position, lsn, by, synced), (HEADER_BYTES as u64, Lsn(1), Lsn(3), Lsn(2)));
+        assert_eq!((position, [frame, by, synced]), (HEADER_BYTES as u64, [1, 3, 2].map(FrameNumber)));
     }
 }
 
@@ -154,7 +159,7 @@ fn truncated_witness_frame_proves_nothing() {
     bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).unwrap());
     storage.put_file(FileId::Segment(1), bytes);
     let (found, records) = recovered(&mut storage).unwrap();
-    assert_eq!((found.last_lsn, records.len(), notices(&found)), (Lsn(0), 0, vec!["torn"]));
+    assert_eq!((found.last, records.len(), notices(&found)), (at(0, 0), 0, vec!["torn"]));
 }
 
 #[test]
@@ -165,8 +170,8 @@ fn torn_tail_notice_has_position_and_length() {
     writer.storage.bytes_mut(FileId::Segment(1)).unwrap().flip(8 * (HEADER_BYTES + 33));
     let (found, _) = recovered(&mut writer.storage).unwrap();
     assert!(found.has_torn_tail());
-    let Notice::TornTail { file, position, bytes, lsn, .. } = found.notices[0] else { panic!("{:?}", found.notices) };
-    assert_eq!((file, position, lsn), (FileId::Segment(1), HEADER_BYTES as u64, Lsn(1)));
+    let Notice::TornTail { file, position, bytes, frame, .. } = found.notices[0] else { panic!("{:?}", found.notices) };
+    assert_eq!((file, position, frame), (FileId::Segment(1), HEADER_BYTES as u64, FrameNumber(1)));
     let end = writer.frames[1].bytes.end - 2;
     assert_eq!(bytes, (end - HEADER_BYTES) as u64, "zeros at the end are not counted");
 }
@@ -176,9 +181,9 @@ fn header_with_contradicting_numbers_is_refused() {
     let header = SegmentHeader {
         log_id: LOG,
         sequence: 7,
-        previous_lsn: Lsn(0x1122_3344_5566),
+        previous: at(0x1122_3344_5566, 0x0A0B_0C0D_0E0F),
         previous_crc: 9,
-        synced: Lsn(0x0102_0304_0506),
+        synced: FrameNumber(0x0102_0304_0506),
         capacity: 1 << 26,
     };
     let bytes = header.encode();
@@ -192,15 +197,19 @@ fn header_with_contradicting_numbers_is_refused() {
         bytes[124..128].copy_from_slice(&crc.to_le_bytes());
         SegmentHeader::decode(&bytes)
     };
-    let (first, previous, synced) = (header.first_lsn().0, header.previous_lsn.0, header.synced.0);
-    assert_eq!(forged(synced, previous), Ok(SegmentHeader { synced: header.previous_lsn, ..header }));
-    for (number, other) in [(synced, previous + 1), (first, first + 1), (previous, previous - 1), (first, u64::MAX)] {
+    let (first, lsn, synced) = (header.first_frame().0, header.first_lsn().0, header.synced.0);
+    assert_eq!(forged(synced, first - 1), Ok(SegmentHeader { synced: header.previous.frame, ..header }));
+    let all_records = LogPosition { lsn: Lsn(first - 1), ..header.previous };
+    assert_eq!(forged(lsn, first), Ok(SegmentHeader { previous: all_records, ..header }));
+    let contradictions =
+        [(synced, first), (first, synced), (lsn, first + 1), (first, lsn - 1), (first, u64::MAX), (lsn, 0), (first, 0)];
+    for (number, other) in contradictions {
         assert_eq!(forged(number, other), Err(HeaderError::Contradiction), "{number:x} is {other:x}");
     }
 }
 
 #[test]
-fn frame_with_lower_synced_lsn_proves_nothing() {
+fn frame_with_lower_synced_number_proves_nothing() {
     let mut writer = LogWriter::new();
     writer.record(b"one");
     writer.sync();
@@ -209,21 +218,21 @@ fn frame_with_lower_synced_lsn_proves_nothing() {
     let two = writer.frames[1].bytes.start;
     writer.storage.bytes_mut(FileId::Segment(1)).unwrap().flip(8 * (two + 35));
     let (found, _) = recovered(&mut writer.storage).unwrap();
-    assert_eq!((found.last_lsn, notices(&found)), (Lsn(1), vec!["torn"]));
+    assert_eq!((found.last, notices(&found)), (at(1, 1), vec!["torn"]));
 }
 
 #[test]
 fn frame_forged_inside_payload_proves_nothing() {
     let forged_witness = |seed| {
         let mut out = Vec::new();
-        let mut chain = FrameChain::new(seed, Lsn(2), 0);
-        chain.record(&mut out, Lsn(2), 1, 1, |buffer| buffer.extend_from_slice(b"forged")).unwrap();
+        let mut chain = FrameChain::new(seed, at(2, 2), 0);
+        chain.record(&mut out, FrameNumber(2), 1, 1, |buffer| buffer.extend_from_slice(b"forged")).unwrap();
         out
     };
     // Without the log id, a forger can only guess the seed.
     let mut forged = forged_witness(CrcSeed::new(LogId([0; 16]), FileId::Segment(1)));
     forged.extend(forged_witness(CrcSeed::new(LOG, FileId::Segment(2))));
-    forged.extend(forged_witness(CrcSeed::new(LOG, FileId::Snapshot(Lsn(1)))));
+    forged.extend(forged_witness(CrcSeed::new(LOG, FileId::Snapshot(FrameNumber(1)))));
     let mut unseeded = forged_witness(CrcSeed::new(LOG, FileId::Segment(9)));
     let crc = crc32fast::hash(&[&unseeded[..4], &unseeded[8..]].concat());
     unseeded[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -237,7 +246,7 @@ fn frame_forged_inside_payload_proves_nothing() {
         writer.storage
     };
     let (found, _) = recovered(&mut storage(&forged)).unwrap();
-    assert_eq!((found.last_lsn, notices(&found)), (Lsn(0), vec!["torn"]));
+    assert_eq!((found.last, notices(&found)), (at(0, 0), vec!["torn"]));
     // With the true seed the frame is accepted as proof, so the test can fail.
     let with_true_seed = forged_witness(CrcSeed::new(LOG, FileId::Segment(1)));
     assert!(matches!(recovered(&mut storage(&with_true_seed)), Err(RecoveryError::Corrupt { .. })));
@@ -252,7 +261,7 @@ fn cut_tail_stays_dead_even_if_it_verifies() {
     writer.record(b"dead but valid, same number as a later one");
     let garbled = GarbleSectors(8..9);
     let mut writer = LogWriter::start(writer.storage.crash_with(&mut { garbled })).unwrap();
-    assert_eq!(writer.header.first_lsn(), torn);
+    assert_eq!(writer.header.first_frame(), torn);
     writer.record(b"new data");
     writer.sync();
     let records = writer.records.clone();
@@ -284,7 +293,7 @@ fn diverged_logs() -> (LogWriter, LogWriter) {
 }
 
 #[test]
-fn valid_frame_with_wrong_lsn_ends_reading() {
+fn valid_frame_with_wrong_number_ends_reading() {
     let (mut writer, _) = diverged_logs();
     let file = FileId::Segment(1);
     let (second, third) = (writer.frames[1].bytes.clone(), writer.frames[2].bytes.clone());
@@ -292,8 +301,8 @@ fn valid_frame_with_wrong_lsn_ends_reading() {
     writer.storage.bytes_mut(file).unwrap().overwrite(second.start, &bytes);
     let (found, records) = recovered(&mut writer.storage).unwrap();
     assert_eq!(records, writer.records[..1]);
-    let Notice::TornTail { reason, lsn, .. } = found.notices[0] else { panic!("{:?}", found.notices) };
-    assert_eq!((lsn, reason), (Lsn(2), StopReason::WrongLsn { found: Lsn(3) }));
+    let Notice::TornTail { reason, frame, .. } = found.notices[0] else { panic!("{:?}", found.notices) };
+    assert_eq!((frame, reason), (FrameNumber(2), StopReason::WrongNumber { found: FrameNumber(3) }));
 }
 
 #[test]
@@ -305,8 +314,8 @@ fn valid_frame_with_broken_chain_ends_reading() {
     writer.storage.bytes_mut(file).unwrap().overwrite(second.start, &bytes);
     let (found, records) = recovered(&mut writer.storage).unwrap();
     assert_eq!(records, writer.records[..1], "records of two diverged logs are not mixed");
-    let Notice::TornTail { reason, lsn, .. } = found.notices[0] else { panic!("{:?}", found.notices) };
-    assert!(lsn == Lsn(2) && matches!(reason, StopReason::BrokenChain { .. }), "{reason:?}");
+    let Notice::TornTail { reason, frame, .. } = found.notices[0] else { panic!("{:?}", found.notices) };
+    assert!(frame == FrameNumber(2) && matches!(reason, StopReason::BrokenChain { .. }), "{reason:?}");
 }
 
 #[test]
@@ -373,18 +382,18 @@ fn missing_segment_is_named() {
     }
     let mut storage = writer.storage.clone();
     storage.take_file(FileId::Segment(2)).unwrap();
-    let (missing, after, lsn) = (FileId::Segment(2), FileId::Segment(3), Lsn(1));
-    assert_eq!(recovered(&mut storage).unwrap_err(), RecoveryError::MissingSegment { missing, after, lsn });
+    let (missing, after, frame) = (FileId::Segment(2), FileId::Segment(3), FrameNumber(1));
+    assert_eq!(recovered(&mut storage).unwrap_err(), RecoveryError::MissingSegment { missing, after, frame });
 
     let mut storage = writer.storage.clone();
     storage.take_file(FileId::Segment(1)).unwrap();
-    assert!(matches!(recovered(&mut storage), Err(RecoveryError::StartsTooLate { needed: Lsn(1), .. })));
+    assert!(matches!(recovered(&mut storage), Err(RecoveryError::StartsTooLate { needed: FrameNumber(1), .. })));
 
     for sequence in 1..=4 {
         writer.storage.take_file(FileId::Segment(sequence)).unwrap();
     }
-    writer.storage.put_file(FileId::Snapshot(Lsn(6)), vec![]);
-    let witness = FileId::Snapshot(Lsn(6));
+    writer.storage.put_file(FileId::Snapshot(FrameNumber(6)), vec![]);
+    let witness = FileId::Snapshot(FrameNumber(6));
     assert_eq!(recovered(&mut writer.storage).unwrap_err(), RecoveryError::NoSegments { witness });
 }
 
@@ -416,17 +425,17 @@ fn segments_that_do_not_link_are_refused() {
     let mut other = LogWriter::new();
     other.record(b"thus");
     other.footer();
-    // Same log id, same sequence number, same LSNs: as if a folder was copied and both copies continued.
+    // Same log id, same sequence number, same frame numbers: as if a folder was copied and both copies continued.
     let bytes = other.storage.bytes(FileId::Segment(1)).unwrap().to_vec();
     writer.storage.put_file(FileId::Segment(1), bytes);
     let error = recovered(&mut writer.storage).unwrap_err();
-    assert!(matches!(error, RecoveryError::Unlinked { lsn: Lsn(2), by: FileId::Segment(2), .. }), "{error}");
+    assert!(matches!(error, RecoveryError::Unlinked { frame: FrameNumber(2), by: FileId::Segment(2), .. }), "{error}");
 }
 
 #[test]
 fn newer_format_version_is_refused_as_unknown() {
     let newer = |bytes: &mut [u8]| {
-        bytes[8] = 2;
+        bytes[8] = 3;
         let crc = crc32fast::hash(&bytes[..124]);
         bytes[124..128].copy_from_slice(&crc.to_le_bytes());
     };
@@ -436,7 +445,7 @@ fn newer_format_version_is_refused_as_unknown() {
         let mut bytes = storage.take_file(file).unwrap();
         newer(&mut bytes);
         storage.put_file(file, bytes);
-        assert_eq!(recovered(&mut storage).unwrap_err(), RecoveryError::UnknownVersion { file, version: 2 });
+        assert_eq!(recovered(&mut storage).unwrap_err(), RecoveryError::UnknownVersion { file, version: 3 });
     }
 }
 
@@ -458,12 +467,13 @@ fn malformed_record_error_names_file_position_and_lsn() {
     writer.sync();
     let (file, reason) = (FileId::Segment(1), Malformed::new("no twos"));
     let position = writer.frames[1].bytes.start as u64;
-    let expected = RecoveryError::Malformed { file, position, lsn: Lsn(2), kind: 4, version: 1, reason };
+    let expected = RecoveryError::Malformed { file, position, at: at(2, 2), kind: 4, version: 1, reason };
     assert_eq!(recover(&mut writer.storage, None, &mut Strict), Err(expected));
 
-    let lsn = writer.snapshot();
+    let number = writer.snapshot();
     let error = recover(&mut writer.storage, None, &mut Strict).unwrap_err();
-    assert!(matches!(error, RecoveryError::Malformed { file: FileId::Snapshot(at), .. } if at == lsn), "{error}");
+    let RecoveryError::Malformed { file, at: found, .. } = error else { panic!("{error}") };
+    assert_eq!((file, found), (FileId::Snapshot(number), at(number.0, 2)));
 }
 
 #[test]
@@ -519,9 +529,9 @@ fn unsynced_data_of_killed_process_is_synced_by_recovery() {
     writer.record(b"written, not synced");
     let mut storage = writer.storage.clone();
     let (found, _) = recovered(&mut storage).unwrap();
-    assert_eq!(found.last_lsn, Lsn(1));
-    assert_eq!(recovered(&mut storage.crash()).unwrap().0.last_lsn, Lsn(1));
-    assert_eq!(recovered(&mut writer.storage.crash()).unwrap().0.last_lsn, Lsn(0));
+    assert_eq!(found.last, at(1, 1));
+    assert_eq!(recovered(&mut storage.crash()).unwrap().0.last, at(1, 1));
+    assert_eq!(recovered(&mut writer.storage.crash()).unwrap().0.last, at(0, 0));
 
     // A prepared file is durable only once the folder is synced.
     writer.prepare();
@@ -546,11 +556,11 @@ fn damage_error_names_location_and_remedy() {
     let hit = sample.live.iter().find(|frame| frame.file == FileId::Segment(4)).unwrap().clone();
     sample.storage.bytes_mut(FileId::Segment(4)).unwrap().flip(8 * (hit.bytes.start + 30));
     let text = recovered(&mut sample.storage).unwrap_err().to_string();
-    let lsn = format!("LSN {}", hit.lsn);
+    let frame = format!("frame {}", hit.number);
     for part in [
         "wal-00000000000000000004.seg",
         "byte 4096",
-        &lsn,
+        &frame,
         "driftqd wal verify DIR",
         "driftqd wal salvage DIR --accept-loss",
     ] {

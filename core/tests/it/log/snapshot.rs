@@ -3,12 +3,13 @@
 use super::support::{LOG, LogWriter, SampleLog, recovered};
 use driftq_core::log::snapshot::SnapshotReadError;
 use driftq_core::log::{
-    CrcSeed, FileId, HEADER_BYTES, Head, LogId, MemoryStorage, Notice, Proof, RecoveryError, SnapshotError,
-    SnapshotHead, SnapshotWriter, StopReason, frame, read_snapshot,
+    CrcSeed, FileId, HEADER_BYTES, Head, LogId, LogPosition, MemoryStorage, Notice, Proof, RecoveryError,
+    SnapshotError, SnapshotHead, SnapshotWriter, StopReason, frame, read_snapshot,
 };
-use driftq_core::types::Lsn;
+use driftq_core::types::{FrameNumber, Lsn};
 
-const HEAD: SnapshotHead = SnapshotHead { log_id: LOG, lsn: Lsn(42), crc: 7, epoch: 3 };
+const HEAD: SnapshotHead =
+    SnapshotHead { log_id: LOG, at: LogPosition { frame: FrameNumber(42), lsn: Lsn(17) }, crc: 7, epoch: 3 };
 
 fn written(sizes: &[usize]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -31,7 +32,7 @@ fn read(bytes: Vec<u8>) -> Result<(SnapshotHead, Seen), SnapshotError> {
         seen.push((kind, version, payload.len()));
         Ok::<(), ()>(())
     };
-    match read_snapshot(&mut storage, HEAD.lsn, &mut vec![1, 2, 3], each) {
+    match read_snapshot(&mut storage, HEAD.at.frame, &mut vec![1, 2, 3], each) {
         Ok(head) => Ok((head, seen)),
         Err(SnapshotReadError::Damaged(error)) => Err(error),
         Err(other) => panic!("{other:?}"),
@@ -91,16 +92,16 @@ fn footer_of_unknown_version_or_mark_in_its_place_is_damaged() {
 }
 
 #[test]
-fn snapshot_under_wrong_lsn_is_damaged_and_of_other_log_is_foreign() {
+fn snapshot_under_wrong_number_is_damaged_and_of_other_log_is_foreign() {
     let mut storage = MemoryStorage::new();
-    storage.put_file(FileId::Snapshot(Lsn(41)), written(&[1]));
-    let outcome = read_snapshot(&mut storage, Lsn(41), &mut Vec::new(), |_, _, _| Ok::<(), ()>(()));
-    assert!(matches!(outcome, Err(SnapshotReadError::Damaged(SnapshotError::Misnamed { found: Lsn(42) }))));
+    storage.put_file(FileId::Snapshot(FrameNumber(41)), written(&[1]));
+    let outcome = read_snapshot(&mut storage, FrameNumber(41), &mut Vec::new(), |_, _, _| Ok::<(), ()>(()));
+    assert!(matches!(outcome, Err(SnapshotReadError::Damaged(SnapshotError::Misnamed { found: FrameNumber(42) }))));
 
     let mut writer = LogWriter::new();
     writer.record(b"x");
     writer.sync();
-    let head = SnapshotHead { log_id: LogId([0; 16]), lsn: Lsn(1), ..HEAD };
+    let head = SnapshotHead { log_id: LogId([0; 16]), at: LogPosition { frame: FrameNumber(1), lsn: Lsn(1) }, ..HEAD };
     let mut bytes = Vec::new();
     SnapshotWriter::begin(&head, &mut bytes).finish(&mut bytes);
     writer.storage.put_file(head.file(), bytes);
@@ -112,8 +113,11 @@ fn refused_record_is_not_damage() {
     let mut storage = MemoryStorage::new();
     storage.put_file(HEAD.file(), written(&[3, 4]));
     let each = |kind, _, _: &[u8]| if kind == 2 { Err("no") } else { Ok(()) };
-    let outcome = read_snapshot(&mut storage, HEAD.lsn, &mut Vec::new(), each);
-    let Err(SnapshotReadError::Refused { position, kind, version, reason }) = outcome else { panic!("{outcome:?}") };
+    let outcome = read_snapshot(&mut storage, HEAD.at.frame, &mut Vec::new(), each);
+    let Err(SnapshotReadError::Refused { at, position, kind, version, reason }) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(at, HEAD.at);
     assert_eq!((position, kind, version, reason), (HEADER_BYTES as u64 + 33, 2, 9, "no"));
 }
 
@@ -124,7 +128,7 @@ fn damaged_newest_snapshot_falls_back_to_older_and_is_garbage() {
     sample.storage.bytes_mut(newest).unwrap().flip(8 * (HEADER_BYTES + 31));
     let (found, records) = recovered(&mut sample.storage).unwrap();
     assert_eq!(records, sample.records);
-    assert_eq!((found.snapshot, &found.snapshots), (Some(sample.a), &vec![sample.a]));
+    assert_eq!((found.snapshot, &found.snapshots), (Some(sample.position(sample.a)), &vec![sample.a]));
     assert!(matches!(found.notices[0], Notice::DamagedSnapshot { file, .. } if file == newest));
     assert!(found.garbage.contains(&newest));
     let kept: Vec<_> = found.segments.iter().map(|s| s.sequence).collect();
@@ -134,16 +138,16 @@ fn damaged_newest_snapshot_falls_back_to_older_and_is_garbage() {
 #[test]
 fn both_snapshots_damaged_recover_from_whole_log_or_refuse() {
     let mut sample = SampleLog::new();
-    for lsn in [sample.a, sample.b] {
-        sample.storage.bytes_mut(FileId::Snapshot(lsn)).unwrap().truncate(HEADER_BYTES + 10);
+    for number in [sample.a, sample.b] {
+        sample.storage.bytes_mut(FileId::Snapshot(number)).unwrap().truncate(HEADER_BYTES + 10);
     }
     let (found, records) = recovered(&mut sample.storage).unwrap();
     assert_eq!((records, found.snapshot), (sample.records.clone(), None));
     sample.storage.take_file(FileId::Segment(1)).unwrap();
     let error = recovered(&mut sample.storage).unwrap_err();
-    let RecoveryError::StartsTooLate { file, first_lsn, needed, damaged } = &error else { panic!("{error:?}") };
-    assert_eq!((*file, *first_lsn, *needed), (FileId::Segment(2), sample.a.next(), Lsn(1)));
-    assert_eq!(damaged.map(|(lsn, _)| lsn), Some(sample.b));
+    let RecoveryError::StartsTooLate { file, first_frame, needed, damaged } = &error else { panic!("{error:?}") };
+    assert_eq!((*file, *first_frame, *needed), (FileId::Segment(2), sample.a.next(), FrameNumber(1)));
+    assert_eq!(damaged.map(|(number, _)| number), Some(sample.b));
 }
 
 #[test]
@@ -163,8 +167,8 @@ fn snapshot_beyond_end_of_log_is_corruption() {
         let error = recovered(&mut storage).unwrap_err();
         let proof = Proof::Snapshot(sample.b);
         let position = footer.bytes.start as u64;
-        let (file, lsn, reason) = (FileId::Segment(3), sample.b, StopReason::End);
-        assert_eq!(error, RecoveryError::Corrupt { file, position, lsn, reason, proof });
+        let (file, frame, reason) = (FileId::Segment(3), sample.b, StopReason::End);
+        assert_eq!(error, RecoveryError::Corrupt { file, position, frame, reason, proof });
     }
     assert!(recovered(&mut sample.storage).is_ok());
 }
@@ -178,8 +182,8 @@ fn snapshot_of_diverged_log_is_refused() {
         if footer {
             writer.rotate();
         }
-        let lsn = writer.chain.last_lsn();
-        let head = SnapshotHead { log_id: LOG, lsn, crc: writer.chain.last_crc() ^ 1, epoch: 1 };
+        let at = writer.chain.last();
+        let head = SnapshotHead { log_id: LOG, at, crc: writer.chain.last_crc() ^ 1, epoch: 1 };
         let mut bytes = Vec::new();
         SnapshotWriter::begin(&head, &mut bytes).finish(&mut bytes);
         writer.storage.put_file(head.file(), bytes);
@@ -198,5 +202,5 @@ fn snapshot_inside_segment_skips_covered_records() {
     writer.record(b"three");
     writer.sync();
     let (found, records) = recovered(&mut writer.storage).unwrap();
-    assert_eq!((found.snapshot, records), (Some(Lsn(2)), writer.records));
+    assert_eq!((found.snapshot, records), (Some(LogPosition { frame: FrameNumber(2), lsn: Lsn(2) }), writer.records));
 }

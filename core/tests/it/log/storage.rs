@@ -3,7 +3,7 @@
 use driftq_core::log::{
     CrashPlan, FileId, FolderChange, IoOp, MemoryStorage, SectorFate, Storage, StorageFault, WriteAt, read_whole,
 };
-use driftq_core::types::Lsn;
+use driftq_core::types::FrameNumber;
 
 const FILE: FileId = FileId::Segment(1);
 const OTHER: FileId = FileId::Segment(2);
@@ -69,7 +69,7 @@ fn crash_keeps_only_synced_data() {
 
 #[test]
 fn removals_and_renames_revert_until_folder_sync() {
-    let (draft, snapshot) = (FileId::SnapshotDraft(Lsn(1)), FileId::Snapshot(Lsn(1)));
+    let (draft, snapshot) = (FileId::SnapshotDraft(FrameNumber(1)), FileId::Snapshot(FrameNumber(1)));
     let mut storage = MemoryStorage::new();
     storage.put_file(draft, b"new".to_vec());
     storage.put_file(FILE, b"old".to_vec());
@@ -112,7 +112,7 @@ fn crash_plan_decides_per_sector_and_folder_change() {
 #[test]
 fn io_op_performs_its_storage_call() {
     let mut storage = MemoryStorage::new();
-    let (from, to) = (FileId::SnapshotDraft(Lsn(3)), FileId::Snapshot(Lsn(3)));
+    let (from, to) = (FileId::SnapshotDraft(FrameNumber(3)), FileId::Snapshot(FrameNumber(3)));
     for op in [
         IoOp::Create { file: from, capacity: 0 },
         IoOp::Append { file: from, at: at(0), bytes: b"abc".to_vec() },

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use driftq_core::log::{
-    FileId, FrameChain, HEADER_BYTES, IoOp, LogId, Malformed, MemoryStorage, Recovered, RecoveryError, Replay,
-    SegmentHeader, SnapshotHead, SnapshotWriter, Storage, WriteAt, recover,
+    FileId, FrameChain, HEADER_BYTES, IoOp, LogId, LogPosition, Malformed, MemoryStorage, Recovered, RecoveryError,
+    Replay, SegmentHeader, SnapshotHead, SnapshotWriter, Storage, WriteAt, recover,
 };
-use driftq_core::types::Lsn;
+use driftq_core::types::{FrameNumber, Lsn};
 
 pub const LOG: LogId = LogId(*b"sixteen byte id.");
 pub const CAPACITY: u64 = 8192;
@@ -47,8 +47,7 @@ impl Replay for Collector {
     }
 }
 
-/// The ops that begin a segment, as an earlier version wrote it: its header does not record the size of the file, which
-/// the tests change.
+/// The ops that begin a segment whose header does not record the size of the file, which the tests change.
 fn create_ops(header: &SegmentHeader, epoch: u64) -> Vec<IoOp> {
     let unsized_header = |op| match op {
         IoOp::Append { file, at, .. } => IoOp::Append { file, at, bytes: header.encode() },
@@ -63,13 +62,14 @@ pub fn recovered(storage: &mut impl Storage) -> Result<(Recovered, Records), Rec
     Ok((recovered, collector.records))
 }
 
-/// Where a frame was written, with its LSN and its synced LSN.
+/// Where a frame was written, with its number, the LSN of the last record up to it, and what it records as synced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameSpan {
     pub file: FileId,
     pub bytes: Range<usize>,
+    pub number: FrameNumber,
     pub lsn: Lsn,
-    pub synced: Lsn,
+    pub synced: FrameNumber,
 }
 
 /// Writes a log to a [`MemoryStorage`], one [`IoOp`] at a time.
@@ -79,8 +79,10 @@ pub struct LogWriter {
     pub header: SegmentHeader,
     pub chain: FrameChain,
     pub position: u64,
-    /// The highest synced LSN.
-    pub synced: Lsn,
+    /// The highest synced frame.
+    pub synced: FrameNumber,
+    /// The last synced record.
+    pub synced_lsn: Lsn,
     pub records: Records,
     pub frames: Vec<FrameSpan>,
     pub epoch: u64,
@@ -104,7 +106,8 @@ impl LogWriter {
             header,
             chain: header.chain(),
             position: HEADER_BYTES as u64,
-            synced: recovered.last_lsn,
+            synced: recovered.last.frame,
+            synced_lsn: recovered.last.lsn,
             records: collector.records,
             frames: Vec::new(),
             epoch: 1,
@@ -119,20 +122,21 @@ impl LogWriter {
         let file = self.header.file();
         let start = self.position as usize;
         let placed = start..start + bytes.len();
-        self.frames.push(FrameSpan { file, bytes: placed, lsn: self.chain.last_lsn(), synced: self.synced });
+        let LogPosition { frame: number, lsn } = self.chain.last();
+        self.frames.push(FrameSpan { file, bytes: placed, number, lsn, synced: self.synced });
         let at = WriteAt { epoch: self.epoch, position: self.position };
         self.position += bytes.len() as u64;
         self.perform(&IoOp::Append { file, at, bytes });
     }
 
-    pub fn record(&mut self, payload: &[u8]) -> Lsn {
+    /// Appends a record and returns the number of its frame.
+    pub fn record(&mut self, payload: &[u8]) -> FrameNumber {
         let mut out = Vec::new();
         let kind = 1 + (payload.len() % 7) as u8;
-        let lsn =
-            self.chain.record(&mut out, self.synced, kind, 1, |buffer| buffer.extend_from_slice(payload)).unwrap();
-        self.records.push((lsn, kind, payload.to_vec()));
+        let at = self.chain.record(&mut out, self.synced, kind, 1, |buffer| buffer.extend_from_slice(payload)).unwrap();
+        self.records.push((at.lsn, kind, payload.to_vec()));
         self.append(out);
-        lsn
+        at.frame
     }
 
     pub fn mark(&mut self) {
@@ -149,7 +153,7 @@ impl LogWriter {
 
     pub fn sync(&mut self) {
         self.perform(&IoOp::Sync { file: self.header.file() });
-        self.synced = self.chain.last_lsn();
+        LogPosition { frame: self.synced, lsn: self.synced_lsn } = self.chain.last();
     }
 
     /// Creates the file of the next segment ahead of time.
@@ -163,7 +167,7 @@ impl LogWriter {
         self.header = SegmentHeader {
             log_id: LOG,
             sequence: self.header.sequence + 1,
-            previous_lsn: self.chain.last_lsn(),
+            previous: self.chain.last(),
             previous_crc: self.chain.last_crc(),
             synced: self.synced,
             capacity: 0,
@@ -178,9 +182,9 @@ impl LogWriter {
 
     /// The ops that write a snapshot of the current state, which must be synced.
     pub fn snapshot_ops(&self) -> Vec<IoOp> {
-        assert_eq!(self.synced, self.chain.last_lsn());
-        let (lsn, crc) = (self.chain.last_lsn(), self.chain.last_crc());
-        let head = SnapshotHead { log_id: LOG, lsn, crc, epoch: self.epoch };
+        let (at, crc) = (self.chain.last(), self.chain.last_crc());
+        assert_eq!(self.synced, at.frame);
+        let head = SnapshotHead { log_id: LOG, at, crc, epoch: self.epoch };
         let mut ops = vec![IoOp::Create { file: head.draft(), capacity: 0 }];
         let mut out = Vec::new();
         let mut position = 0;
@@ -208,12 +212,12 @@ impl LogWriter {
     }
 
     /// Rotates and takes a snapshot, without cleanup.
-    pub fn snapshot(&mut self) -> Lsn {
+    pub fn snapshot(&mut self) -> FrameNumber {
         self.rotate();
         for op in self.snapshot_ops() {
             self.perform(&op);
         }
-        self.chain.last_lsn()
+        self.chain.last().frame
     }
 }
 
@@ -241,9 +245,9 @@ pub struct SampleLog {
     /// The frames that belong to the log.
     pub live: Vec<FrameSpan>,
     pub records: Records,
-    pub a: Lsn,
-    pub b: Lsn,
-    pub last: Lsn,
+    pub a: FrameNumber,
+    pub b: FrameNumber,
+    pub last: LogPosition,
 }
 
 /// The number of zeros behind the data of every segment.
@@ -266,10 +270,10 @@ impl SampleLog {
         let torn_from = writer.record(&[b'f'; 500]);
         writer.record(b"valid but dead");
         let mut live = writer.frames.clone();
-        live.retain(|frame| frame.lsn < torn_from);
+        live.retain(|frame| frame.number < torn_from);
         let storage = writer.storage.crash_with(&mut GarbleSectors(8..9));
         let mut writer = LogWriter::start(storage).unwrap();
-        assert_eq!((writer.header.sequence, writer.header.first_lsn()), (3, torn_from));
+        assert_eq!((writer.header.sequence, writer.header.first_frame()), (3, torn_from));
         writer.record(b"third");
         writer.record(b"again third");
         writer.sync();
@@ -293,7 +297,7 @@ impl SampleLog {
             bytes.resize(bytes.len().max(HEADER_BYTES) + ZEROS, 0);
             storage.put_file(file, bytes);
         }
-        Self { storage, live, records: writer.records.clone(), a, b, last: writer.chain.last_lsn() }
+        Self { storage, live, records: writer.records.clone(), a, b, last: writer.chain.last() }
     }
 
     pub fn files(&mut self) -> Vec<FileId> {
@@ -302,6 +306,12 @@ impl SampleLog {
 
     pub fn records_through(&self, lsn: Lsn) -> Records {
         self.records.iter().filter(|record| record.0 <= lsn).cloned().collect()
+    }
+
+    /// The position behind the frame with this number; 0 for none.
+    pub fn position(&self, number: FrameNumber) -> LogPosition {
+        let frame = self.live.iter().find(|frame| frame.number == number);
+        frame.map_or_else(LogPosition::default, |frame| LogPosition { frame: number, lsn: frame.lsn })
     }
 }
 

@@ -9,7 +9,7 @@ use driftq_core::log::{
     frame, recover,
 };
 use driftq_core::pipeline::inspect;
-use driftq_core::types::Lsn;
+use driftq_core::types::{FrameNumber, Lsn};
 
 use super::reference_log::ReferenceLog;
 
@@ -120,12 +120,12 @@ impl<'a> DamageChecker<'a> {
         self.storage.put_file(file, again);
     }
 
-    /// The verdict on the current storage, in which LSNs through `proven` are proven synced.
-    pub fn check(&mut self, proven: &Lsn) -> Result<Verdict, String> {
+    /// The verdict on the current storage, in which frames through `proven` are proven synced.
+    pub fn check(&mut self, proven: &FrameNumber) -> Result<Verdict, String> {
         self.check_against(|| Some(*proven))
     }
 
-    fn check_against(&mut self, proven: impl FnOnce() -> Option<Lsn>) -> Result<Verdict, String> {
+    fn check_against(&mut self, proven: impl FnOnce() -> Option<FrameNumber>) -> Result<Verdict, String> {
         let mut compare = Compare::new(self.reference);
         let recovered = match recover(&mut TamperedStorage::new(&mut self.storage, self.fault), None, &mut compare) {
             Ok(recovered) => recovered,
@@ -142,21 +142,21 @@ impl<'a> DamageChecker<'a> {
         let is = |kind: fn(&Notice) -> bool| recovered.notices.iter().any(kind);
         self.skipped_snapshots += u64::from(is(|notice| matches!(notice, Notice::DamagedSnapshot { .. })));
         self.compare_state(&recovered)?;
-        let last = recovered.last_lsn;
-        if last == self.reference.last {
+        if recovered.last == self.reference.last {
             return Ok(Verdict::Identical);
         }
+        let last = recovered.last.frame;
         let names = self.reference.images.keys().last().copied();
         let proven = proven().max(names).unwrap_or_default();
         if last < proven {
-            return Err(format!("the log ends at LSN {last}, but LSN {proven} is proven synced"));
+            return Err(format!("the log ends at frame {last}, but frame {proven} is proven synced"));
         }
         Ok(if recovered.has_torn_tail() { Verdict::Torn } else { Verdict::Ended })
     }
 
     /// Compares the state itself, once for every last LSN.
     fn compare_state(&mut self, recovered: &Recovered) -> Result<(), String> {
-        let last = recovered.last_lsn;
+        let last = recovered.last.lsn;
         if !self.compared.insert(last) {
             return Ok(());
         }
@@ -188,14 +188,14 @@ impl<'a> Compare<'a> {
     fn end(&self, recovered: &Recovered) -> Result<(), String> {
         let upto = |lsn: Lsn| self.reference.records.partition_point(|(known, _)| *known <= lsn);
         let base = recovered.snapshot.unwrap_or_default();
-        let images = self.reference.images.get(&base).map_or(0, Vec::len);
+        let images = self.reference.images.get(&base.frame).map_or(0, Vec::len);
         if self.unexpected_image || self.images != images {
-            return Err(format!("the snapshot of LSN {base} differs"));
+            return Err(format!("the snapshot of frame {} differs", base.frame));
         }
         if let Some(lsn) = self.differs {
             return Err(format!("the record at LSN {lsn} differs"));
         }
-        let (first, end) = (upto(base), upto(recovered.last_lsn).max(upto(base)));
+        let (first, end) = (upto(base.lsn), upto(recovered.last.lsn).max(upto(base.lsn)));
         let (found_first, found_end) = self.first.map_or((first, first), |found| (found, self.next));
         if (found_first, found_end) != (first, end) {
             return Err(format!("records {found_first} to {found_end} were replayed instead of {first} to {end}"));

@@ -9,7 +9,8 @@ use driftq_core::PipelineConfig;
 use driftq_core::codec::record as codec;
 use driftq_core::faults::NoFaults;
 use driftq_core::log::{
-    FileId, Malformed, MemoryStorage, Replay, SegmentHeader, SegmentReader, Storage, read_snapshot, recover,
+    FileId, LogPosition, Malformed, MemoryStorage, Replay, SegmentHeader, SegmentReader, Storage, read_snapshot,
+    recover,
 };
 use driftq_core::state::State;
 use driftq_core::types::*;
@@ -22,8 +23,8 @@ const LOG_BYTES: usize = 64 << 10;
 pub struct FrameSpan {
     pub file: FileId,
     pub bytes: Range<usize>,
-    pub lsn: Lsn,
-    pub synced: Lsn,
+    pub number: FrameNumber,
+    pub synced: FrameNumber,
 }
 
 /// The kind and payload of a log record or snapshot image.
@@ -36,11 +37,11 @@ pub struct ReferenceLog {
     /// Every record by its LSN.
     pub records: Vec<(Lsn, KindAndPayload)>,
     /// The images of every snapshot.
-    pub images: BTreeMap<Lsn, Vec<KindAndPayload>>,
+    pub images: BTreeMap<FrameNumber, Vec<KindAndPayload>>,
     /// The digest of the state after each record, and before the first.
     pub digests: Vec<u64>,
     before: u64,
-    pub last: Lsn,
+    pub last: LogPosition,
 }
 
 fn config() -> PipelineConfig {
@@ -135,23 +136,23 @@ impl ReferenceLog {
             let bytes = storage.bytes(info.file).expect("the file exists");
             match info.file {
                 FileId::Segment(_) => frames.extend(frame_spans(info.file, bytes)),
-                FileId::Snapshot(lsn) => {
+                FileId::Snapshot(number) => {
                     let mut of_snapshot: Vec<KindAndPayload> = Vec::new();
                     let each = |kind, _, payload: &[u8]| -> Result<(), ()> {
                         of_snapshot.push((kind, payload.to_vec()));
                         Ok(())
                     };
-                    read_snapshot(&mut storage.clone(), lsn, &mut Vec::new(), each).expect("whole");
-                    images.insert(lsn, of_snapshot);
+                    read_snapshot(&mut storage.clone(), number, &mut Vec::new(), each).expect("whole");
+                    images.insert(number, of_snapshot);
                 }
                 FileId::SnapshotDraft(_) => {}
             }
         }
         // With two snapshots, segments before the older one may be removed, so recovery starts from the older one.
         let mut earliest = storage.clone();
-        images.keys().skip(1).for_each(|lsn| drop(earliest.take_file(FileId::Snapshot(*lsn))));
+        images.keys().skip(1).for_each(|number| drop(earliest.take_file(FileId::Snapshot(*number))));
         let mut collector = RecordCollector::default();
-        let last = recover(&mut earliest, None, &mut collector).expect("whole").last_lsn;
+        let last = recover(&mut earliest, None, &mut collector).expect("whole").last;
         let (records, digests, before) = (collector.records, collector.digests, collector.before.digest());
         Self { storage, frames, records, images, digests, before, last }
     }
@@ -167,7 +168,7 @@ impl ReferenceLog {
     }
 
     pub fn snapshot_files(&self) -> Vec<FileId> {
-        self.images.keys().map(|lsn| FileId::Snapshot(*lsn)).collect()
+        self.images.keys().map(|number| FileId::Snapshot(*number)).collect()
     }
 
     pub fn frames_in(&self, file: FileId) -> usize {
@@ -184,14 +185,14 @@ impl ReferenceLog {
     pub fn unproven(&self) -> Vec<FrameSpan> {
         let last = self.segments().last().copied();
         let alone = |frame: &&FrameSpan| {
-            let others = self.frames.iter().filter(|other| other.lsn != frame.lsn);
-            Some(frame.file) == last && others.map(|other| other.synced).max().unwrap_or_default() < frame.lsn
+            let others = self.frames.iter().filter(|other| other.number != frame.number);
+            Some(frame.file) == last && others.map(|other| other.synced).max().unwrap_or_default() < frame.number
         };
         self.frames.iter().filter(alone).cloned().collect()
     }
 
-    /// The highest LSN that the undamaged log proves synced.
-    pub fn proven_by_all(&self) -> Lsn {
+    /// The highest frame number that the undamaged log proves synced.
+    pub fn proven_by_all(&self) -> FrameNumber {
         self.frames.iter().map(|frame| frame.synced).max().unwrap_or_default()
     }
 
@@ -204,13 +205,13 @@ impl ReferenceLog {
     /// Removes the older snapshots and every segment that the newest one covers. Returns the file of the newest.
     pub fn only_newest_snapshot(&mut self) -> FileId {
         let newest = *self.images.keys().last().expect("has snapshots");
-        let older: Vec<Lsn> = self.images.keys().copied().filter(|lsn| *lsn != newest).collect();
-        for lsn in older {
-            self.images.remove(&lsn);
-            self.storage.take_file(FileId::Snapshot(lsn));
+        let older: Vec<_> = self.images.keys().copied().filter(|number| *number != newest).collect();
+        for number in older {
+            self.images.remove(&number);
+            self.storage.take_file(FileId::Snapshot(number));
         }
         for file in self.segments() {
-            let last = self.frames.iter().filter(|frame| frame.file == file).map(|frame| frame.lsn).max();
+            let last = self.frames.iter().filter(|frame| frame.file == file).map(|frame| frame.number).max();
             if last.is_some_and(|last| last <= newest) {
                 self.storage.take_file(file);
                 self.frames.retain(|frame| frame.file != file);
@@ -226,8 +227,8 @@ fn frame_spans(file: FileId, bytes: &[u8]) -> Vec<FrameSpan> {
     let mut frames = Vec::new();
     while let Some(frame) = reader.next() {
         let end = reader.position();
-        let (lsn, synced) = (frame.head.lsn, frame.head.synced);
-        frames.push(FrameSpan { file, bytes: end - frame.size()..end, lsn, synced });
+        let (number, synced) = (frame.head.number, frame.head.synced);
+        frames.push(FrameSpan { file, bytes: end - frame.size()..end, number, synced });
     }
     frames
 }

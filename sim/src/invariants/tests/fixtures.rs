@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use driftq_core::Body;
 use driftq_core::command::{Command, GroupLifetime, OnDisconnect, Subscribe};
 use driftq_core::faults::NoFaults;
-use driftq_core::log::{LogId, Recovered};
+use driftq_core::log::{LogId, LogPosition, Recovered};
 use driftq_core::reply::Delivery;
 use driftq_core::state::Message;
 use driftq_core::types::{GroupStart, LastError, *};
@@ -180,12 +180,12 @@ pub(in crate::invariants) fn dead(reason: DeadReason) -> DeadLetter {
     }
 }
 
-/// A log of nine frames.
+/// A log of nine frames, seven of them records.
 pub(in crate::invariants) fn recovered() -> Recovered {
     Recovered {
         log_id: LogId([0; 16]),
         snapshot: None,
-        last_lsn: Lsn(9),
+        last: LogPosition { frame: FrameNumber(9), lsn: Lsn(7) },
         last_crc: 1,
         next_segment: 2,
         segments: Vec::new(),
