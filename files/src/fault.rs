@@ -11,7 +11,7 @@ pub(super) fn is_full(error: &io::Error) -> bool {
 }
 
 /// Whether the process or the system has no descriptor left.
-fn is_out_of_descriptors(error: &io::Error) -> bool {
+pub(super) fn is_out_of_descriptors(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     [Errno::MFILE, Errno::NFILE].iter().any(|none_left| errno == Some(none_left.raw_os_error()))
 }

@@ -26,25 +26,27 @@
 //!
 //! - segments are preallocated with durable zeros, so that appends never run out of space and syncs write data only
 //!   ([`Prepare`]);
-//! - files of an earlier process are read from the medium, not from the page cache ([`ReadPath`]);
+//! - files of an earlier process are read from the medium, not from the page cache ([`ReadPath`]), until recovery has
+//!   checked them;
 //! - a second process is refused by a lock on [`LOCK_FILE`].
 
 #![forbid(unsafe_code)]
 
+mod descriptor_cache;
 mod direct_io;
 mod fault;
 mod folder;
 mod fs_ops;
 mod medium;
-mod null_storage;
 mod prepare;
 mod read_ahead;
 mod shared;
 mod storage;
+mod volatile_storage;
 
 pub use self::folder::{DataFolder, FolderError, LOCK_FILE};
 pub use self::fs_ops::{rename_new, sync_dir};
 pub use self::medium::ReadPath;
-pub use self::null_storage::{NullStorage, fresh_log_id};
 pub use self::prepare::Prepare;
 pub use self::storage::FileStorage;
+pub use self::volatile_storage::{VolatileStorage, fresh_log_id};

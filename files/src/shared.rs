@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use driftq_core::log::FileId;
 
+use super::descriptor_cache::DescriptorCache;
+
 /// A file created by this process. It is read through the page cache.
 #[derive(Debug)]
 pub(super) struct OpenFile {
@@ -30,6 +32,8 @@ pub(super) struct SharedFolder {
     lock: Option<File>,
     /// The files that this process created, except closed segments. The mutex is held for lookups, never during I/O.
     created: Mutex<BTreeMap<FileId, Arc<OpenFile>>>,
+    /// Descriptors of the storages that read by position.
+    pub(super) descriptors: DescriptorCache,
 }
 
 impl Drop for SharedFolder {
@@ -43,7 +47,8 @@ impl Drop for SharedFolder {
 impl SharedFolder {
     pub(super) fn open(path: &Path, lock: Option<File>) -> io::Result<Arc<Self>> {
         let folder = File::open(path)?;
-        Ok(Arc::new(Self { path: path.to_owned(), folder, lock, created: Mutex::default() }))
+        let (created, descriptors) = (Mutex::default(), DescriptorCache::default());
+        Ok(Arc::new(Self { path: path.to_owned(), folder, lock, created, descriptors }))
     }
 
     pub(super) fn created(&self) -> MutexGuard<'_, BTreeMap<FileId, Arc<OpenFile>>> {

@@ -37,6 +37,7 @@ pub struct FileStorage {
     prepare: Prepare,
     sync_delay: Duration,
     read_path: ReadPath,
+    reads_by_position: bool,
     reader: Option<MediumReader>,
 }
 
@@ -49,7 +50,7 @@ impl Clone for FileStorage {
 impl FileStorage {
     pub(super) fn new(shared: Arc<SharedFolder>) -> Self {
         let (prepare, sync_delay, read_path) = (Prepare::Zeros, Duration::ZERO, ReadPath::Medium);
-        Self { shared, prepare, sync_delay, read_path, reader: None }
+        Self { shared, prepare, sync_delay, read_path, reads_by_position: false, reader: None }
     }
 
     /// A storage on a subfolder of a locked folder. Takes no lock.
@@ -79,6 +80,18 @@ impl FileStorage {
     #[must_use]
     pub fn with_read_path(mut self, read_path: ReadPath) -> Self {
         self.read_path = read_path;
+        self
+    }
+
+    /// Reads through the page cache, each read at its position, with descriptors that all such storages on the folder
+    /// share: a bounded number, each closed when its file is removed. No lock is held during a read, so that neither a
+    /// sync nor another read delays it.
+    ///
+    /// For payloads of a recovered log: recovery has read every segment that it refers to from the medium, and what is
+    /// read here is checked against the checksum of its frame.
+    #[must_use]
+    pub fn with_reads_by_position(mut self) -> Self {
+        self.reads_by_position = true;
         self
     }
 
@@ -183,6 +196,10 @@ impl Storage for FileStorage {
 
     fn read(&mut self, file: FileId, position: u64, buffer: &mut [u8]) -> Result<usize, StorageFault> {
         let failed = |error: io::Error| storage_fault("reading", file, &error);
+        if self.reads_by_position {
+            let open = self.shared.descriptors.get(file, &self.shared.path_of(file)).map_err(failed)?;
+            return read_full(&open, position, buffer).map_err(failed);
+        }
         if let Some(open) = self.find(file) {
             return read_full(&open.file, position, buffer).map_err(failed);
         }
@@ -227,6 +244,7 @@ impl Storage for FileStorage {
         rename_new(&self.shared.path_of(from), &self.shared.path_of(to))
             .map_err(|error| storage_fault("renaming", from, &error))?;
         self.reader = None;
+        self.shared.descriptors.close(from);
         let mut created = self.shared.created();
         if let Some(open) = created.remove(&from) {
             created.insert(to, open);
@@ -240,6 +258,7 @@ impl Storage for FileStorage {
         // Closing the last handle frees the blocks, which takes a while: not under the mutex.
         let open = self.shared.created().remove(&file);
         drop(open);
+        self.shared.descriptors.close(file);
         Ok(())
     }
 

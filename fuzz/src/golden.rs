@@ -8,7 +8,7 @@ use driftq_core::codec::record as codec;
 use driftq_core::log::{FileId, LogId, Malformed, MemoryStorage, Replay, SegmentHeader, SegmentReader, recover};
 use driftq_core::record::Event;
 use driftq_core::state::{State, Topic};
-use driftq_core::types::{FrameNumber, Lsn, TopicId, TopicName};
+use driftq_core::types::{Body, FrameNumber, Lsn, PayloadId, TopicId, TopicName};
 
 macro_rules! golden {
     ($($name:literal)*) => {
@@ -115,15 +115,11 @@ pub(crate) fn is_segment(file: FileId) -> bool {
     matches!(file, FileId::Segment(_))
 }
 
-/// The messages that a state holds.
-pub(crate) fn stored_messages(state: &State) -> BTreeSet<StoredMessage> {
-    messages_under_names(state, |topic| topic.name())
-}
-
-/// The messages that a state holds, with these names of their topics.
-pub(crate) fn messages_under_names<'s>(
+/// The messages that a state holds, with these names of their topics and these payloads.
+pub(crate) fn stored_messages<'s>(
     state: &'s State,
     name: impl Fn(&'s Topic) -> &'s TopicName,
+    mut payload: impl FnMut(PayloadId) -> Body,
 ) -> BTreeSet<StoredMessage> {
     let mut messages = BTreeSet::new();
     for topic in state.topics() {
@@ -133,7 +129,7 @@ pub(crate) fn messages_under_names<'s>(
                     topic: name(topic).to_string(),
                     partition: id.0,
                     offset: message.offset.0,
-                    value: message.body.value().to_vec(),
+                    value: message.body(&payload(message.payload.id)).value().to_vec(),
                 });
             }
         }
@@ -147,13 +143,15 @@ struct HistoryReplay {
     digests: BTreeMap<Lsn, u64>,
     messages: BTreeSet<StoredMessage>,
     topic_names: BTreeMap<TopicId, TopicName>,
+    payloads: BTreeMap<PayloadId, Body>,
 }
 
 impl Default for HistoryReplay {
     fn default() -> Self {
         let state = State::default();
         let digests = BTreeMap::from([(Lsn(0), state.digest())]);
-        Self { state, digests, messages: BTreeSet::new(), topic_names: BTreeMap::new() }
+        let (messages, topic_names, payloads) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        Self { state, digests, messages, topic_names, payloads }
     }
 }
 
@@ -171,7 +169,9 @@ impl Replay for HistoryReplay {
         let applied = self.state.apply(&record);
         applied.map_err(|error| Malformed::new(error.to_string()))?;
         self.digests.insert(lsn, self.state.digest());
-        self.messages.extend(stored_messages(&self.state));
+        let bodies = record.event.bodies().map(|(part, body)| (PayloadId { lsn, part }, body.clone()));
+        self.payloads.extend(bodies);
+        self.messages.extend(stored_messages(&self.state, |topic| topic.name(), |id| self.payloads[&id].clone()));
         self.topic_names.extend(self.state.topics().map(|topic| (topic.id(), topic.name().clone())));
         // A message that is acked by its own record is in no state; a salvage that lost the reason keeps it.
         if let Event::Produced { topic, partition, offset, body, .. } = &record.event

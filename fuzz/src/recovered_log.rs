@@ -89,7 +89,7 @@ impl RecoveredLog {
             let written = writer.record(&mut bytes, kind, codec::VERSION, |out| codec::encode(&record, out));
             written.expect("an image that was read from a frame fits in a frame");
         }
-        writer.finish(&mut bytes);
+        writer.finish(&[], &mut bytes);
         let header =
             SegmentHeader { log_id, sequence: 1, previous: at, previous_crc: 0, synced: at.frame, capacity: 0 };
         let mut storage = MemoryStorage::new();

@@ -3,11 +3,14 @@
 use arbitrary::Unstructured;
 use driftq_core::faults::NoFaults;
 use driftq_core::log::MemoryStorage;
+use driftq_core::state::Topic;
+use driftq_core::types::TopicName;
+use driftq_inspect::PayloadReader;
 use driftq_server::fuzzing;
 use driftq_server::wal::{Contents, Loss, WalError};
 
 use crate::folder::{Folder, Origin};
-use crate::golden::{GoldenLog, messages_under_names};
+use crate::golden::{GoldenLog, stored_messages};
 use crate::recovered_log::RecoveredLog;
 
 /// Salvages a log into a new one. Tests replace it to plant a bug.
@@ -16,8 +19,9 @@ pub type SalvageFn = fn(&mut MemoryStorage) -> Result<Option<(Contents, Loss, Me
 /// Salvages a folder as [`recovery`](crate::recovery()) builds it.
 ///
 /// Checks that the salvage does not panic; that the new log recovers, is consistent, holds exactly what is reported as
-/// kept, and that a broker starts on it. If files were only damaged, renamed or removed, it holds no message that never
-/// existed; a topic may have another name than its own only if that is reported.
+/// kept and the bytes of all its messages, and that a broker starts on it. If files were only damaged, renamed or
+/// removed, it holds no message that never existed; a topic may have another name than its own only if that is
+/// reported.
 pub fn salvage(data: &[u8]) {
     salvage_with(data, fuzzing::salvage);
 }
@@ -39,19 +43,26 @@ pub fn salvage_with(data: &[u8], salvage: SalvageFn) {
     let log = recovered.unwrap_or_else(|error| panic!("recovery refuses a salvaged log: {error}"));
     assert_eq!(Contents::of(&log.state), kept, "a salvaged log holds other contents than reported");
     check_ranges(&loss);
+    let golden = GoldenLog::get();
+    let mut payloads = PayloadReader::new(&mut salvaged, &log.report);
+    let payload = |id| payloads.read(id).unwrap_or_else(|error| panic!("a message is kept without its bytes: {error}"));
+    // A topic that lost its name is the one with its number. Any other must have its own name.
+    let messages = stored_messages(&log.state, |topic| renamed_from(golden, &loss, topic), payload);
     // A forged snapshot can be whole and name no topic.
     if origin == Origin::Genuine {
         assert!(loss.renamed.is_empty() || loss.images > 0, "a topic is renamed and its image is not lost: {loss:?}");
-        let golden = GoldenLog::get();
-        // A topic that lost its name is the one with its number. Any other must have its own name.
-        let messages = messages_under_names(&log.state, |topic| match golden.topic_names.get(&topic.id()) {
-            Some(original) if loss.renamed.contains(topic.name()) => original,
-            _ => topic.name(),
-        });
         let unknown: Vec<_> = messages.difference(&golden.messages).cloned().collect();
         assert!(unknown.is_empty(), "a salvaged log holds messages that never existed: {unknown:?}");
     }
     log.check_restarts(&salvaged);
+}
+
+/// The name that a topic had.
+fn renamed_from<'a>(golden: &'a GoldenLog, loss: &Loss, topic: &'a Topic) -> &'a TopicName {
+    match golden.topic_names.get(&topic.id()) {
+        Some(original) if loss.renamed.contains(topic.name()) => original,
+        _ => topic.name(),
+    }
 }
 
 /// Checks that the lost ranges are in order and do not overlap.

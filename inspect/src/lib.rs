@@ -9,6 +9,7 @@
 //! * [`LogReader::records`]: every record as one line of text
 //! * [`LogReader::trace_message`]: the [`MessageHistory`] of one message
 //! * [`LogReader::replay`]: the same replay for any [`ReplayObserver`]
+//! * [`PayloadReader`]: the bytes of messages, which a state only refers to
 //! * [`format`](mod@format): the text and JSON forms of records, which `driftqd wal dump` and `driftqd wal inspect`
 //!   share
 //!
@@ -42,6 +43,7 @@ pub mod format;
 mod location;
 mod message_name;
 mod overview;
+mod payloads;
 mod point;
 mod rates;
 mod reader;
@@ -55,6 +57,7 @@ pub use self::error::InspectError;
 pub use self::location::MessageLocation;
 pub use self::message_name::{MessageName, MessageNameError};
 pub use self::overview::{FileSummary, KindCount, LogEnding, Overview};
+pub use self::payloads::{PayloadError, PayloadReader};
 pub use self::point::{LogPoint, LogPointError};
 pub use self::rates::{EventCounts, RateInterval, Rates};
 pub use self::reader::{LogReader, SALVAGE_FOLDER, SALVAGE_PLAN};

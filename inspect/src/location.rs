@@ -64,7 +64,7 @@ impl MessageLocation {
         }
         let partition = state.topic(self.topic).and_then(|topic| topic.partition(self.partition));
         match partition.and_then(|partition| partition.message(self.position)) {
-            Some(message) if state.is_delayed(message, now) => "delayed, never delivered".to_owned(),
+            Some(message) if state.is_delayed(&message, now) => "delayed, never delivered".to_owned(),
             Some(_) => "ready, never delivered".to_owned(),
             None => "removed".to_owned(),
         }

@@ -221,6 +221,7 @@ impl<O: ReplayObserver + ?Sized> Replay for Attempt<'_, O> {
         }
         let logged = LoggedRecord { lsn: lsn.0, bytes: (FRAME_HEAD_BYTES + payload.len()) as u64, record };
         self.observer.before_record(&self.state, &logged);
+        self.state.continue_behind(Lsn(lsn.0 - 1));
         self.apply(&logged.record)?;
         self.observer.after_record(&self.state, &logged);
         self.reached = Some(lsn.0);

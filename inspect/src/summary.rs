@@ -124,8 +124,8 @@ fn dead_letters(state: &State, topic: &Topic) -> BTreeMap<GroupName, u64> {
     let mut dead = BTreeMap::new();
     let Some(dead_topic) = topic.dead_letters().and_then(|id| state.topic(id)) else { return dead };
     for (_, message) in dead_topic.partitions().flat_map(|(_, partition)| partition.messages()) {
-        if let Some(dead_letter) = message.body.metadata().dead_letter {
-            *dead.entry(dead_letter.group).or_default() += 1;
+        if let Some(dead_letter) = message.dead_letter() {
+            *dead.entry(dead_letter.group.clone()).or_default() += 1;
         }
     }
     dead

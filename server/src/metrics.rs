@@ -324,6 +324,18 @@ fn register_broker(pipeline: &Pipeline, specified: &mut Registry, registry: &mut
     ] {
         registry.register(name, help, ConstCounter::new(value));
     }
+    let (hits, misses) = pipeline.broker().payload_lookups();
+    let (reads, read_bytes) = pipeline.reads();
+    for (name, help, value) in [
+        ("payload_hits", "Payloads found in memory when an output needed them", hits),
+        ("payload_misses", "Payloads not found in memory when an output needed them", misses),
+        ("payload_reads", "Reads of payloads from the log", reads),
+        ("payload_read_bytes", "Bytes read from the log for payloads", read_bytes),
+    ] {
+        registry.register(name, help, ConstCounter::new(value));
+    }
+    let in_memory = usize::try_from(pipeline.broker().payload_bytes()).unwrap_or(usize::MAX);
+    registry.register("payload_memory_bytes", "Bytes of payloads in memory", gauge(in_memory));
     let state = pipeline.state();
     registry.register("idempotency_records", "Effects in the idempotency store", gauge(state.store().len()));
     registry.register("completions_kept", "Responses of completed steps kept", gauge(state.completions().len()));

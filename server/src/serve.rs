@@ -17,7 +17,7 @@ use driftq_core::log::{Notice, Recovered, Storage};
 use driftq_core::pipeline::OpenError;
 use driftq_core::types::Now;
 use driftq_core::{Pipeline, PipelineConfig};
-use driftq_files::{DataFolder, FileStorage, FolderError, NullStorage, Prepare, fresh_log_id};
+use driftq_files::{DataFolder, FileStorage, FolderError, Prepare, VolatileStorage, fresh_log_id};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::LocalSet;
@@ -25,7 +25,7 @@ use tokio::task::LocalSet;
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::descriptors;
-use crate::driver::{Disk, Driver, IoThreads};
+use crate::driver::{Disk, Driver, IoThreads, Use};
 use crate::http::connection::{Stop, listen};
 use crate::http::{Api, Service};
 use crate::metrics::Metrics;
@@ -171,8 +171,14 @@ where
     metrics.set_recovery(began.elapsed());
     recovered.log_summary(began.elapsed());
     let disk = match recovered.storage {
-        Some(storage) => Disk::Threads(IoThreads::start(wrap(storage.clone()), wrap(storage), &wake)?),
-        None => Disk::Null(NullStorage),
+        RecoveredStorage::Files(storage) => {
+            let open = |purpose| match purpose {
+                Use::Jobs => wrap(storage.clone()),
+                Use::Reads => wrap(storage.clone().with_reads_by_position()),
+            };
+            Disk::Threads(IoThreads::start(open, &wake)?)
+        }
+        RecoveredStorage::Volatile(storage) => Disk::Volatile(storage),
     };
     driver.start(recovered.pipeline, disk);
     warn_of_clock_ahead(driver.clock_ahead_ms());
@@ -237,15 +243,21 @@ async fn wait_until(limit: Duration, condition: impl Fn() -> bool) -> bool {
 enum LogSource {
     Folder(FileStorage),
     /// No log on disk.
-    Null,
+    Nothing,
 }
 
 /// A recovered log.
 struct RecoveredLog {
     pipeline: Pipeline,
     recovered: Recovered,
-    /// `None` without a log on disk.
-    storage: Option<FileStorage>,
+    storage: RecoveredStorage,
+}
+
+/// What holds the log.
+enum RecoveredStorage {
+    Files(FileStorage),
+    /// Memory, without a log on disk.
+    Volatile(VolatileStorage),
 }
 
 type RecoveryResult = Result<RecoveredLog, ServeError>;
@@ -254,7 +266,7 @@ impl LogSource {
     /// Locks the data folder.
     fn prepare(settings: &Settings) -> Result<Self, ServeError> {
         if !settings.wal {
-            return Ok(Self::Null);
+            return Ok(Self::Nothing);
         }
         let folder = DataFolder::open(&settings.data_dir)?;
         if settings.reset_wal
@@ -288,10 +300,11 @@ impl LogSource {
     fn open<S: Storage>(self, config: PipelineConfig, now: Now, wrap: fn(FileStorage) -> S) -> RecoveryResult {
         let new_log = Some(fresh_log_id()?);
         match self {
-            Self::Null => {
+            Self::Nothing => {
+                let mut storage = VolatileStorage::default();
                 let (pipeline, recovered) =
-                    OpenOptions::new().config(config).create(new_log).open(&mut NullStorage, now)?;
-                Ok(RecoveredLog { pipeline, recovered, storage: None })
+                    OpenOptions::new().config(config).create(new_log).open(&mut storage, now)?;
+                Ok(RecoveredLog { pipeline, recovered, storage: RecoveredStorage::Volatile(storage) })
             }
             Self::Folder(storage) => {
                 // The broker is not ready before its first segment is, so only the beginning of that is written with
@@ -300,7 +313,7 @@ impl LogSource {
                     let mut first = wrap(storage.clone().with_prepare(Prepare::ZerosThenReserve(FIRST_ZEROS_BYTES)));
                     OpenOptions::new().config(config.clone()).create(new_log).open(&mut first, now)
                 })?;
-                Ok(RecoveredLog { pipeline, recovered, storage: Some(storage) })
+                Ok(RecoveredLog { pipeline, recovered, storage: RecoveredStorage::Files(storage) })
             }
         }
     }

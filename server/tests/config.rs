@@ -60,10 +60,13 @@ fn no_settings_means_production_defaults() {
 }
 
 #[test]
-fn broker_without_wal_takes_no_snapshots() {
-    let without = Settings { wal: false, ..Settings::default() };
-    assert_eq!(without.pipeline().snapshot_every_bytes, u64::MAX);
-    assert_eq!(Settings::default().pipeline().snapshot_every_bytes, 256 << 20);
+fn broker_without_wal_has_small_segments_that_snapshots_free() {
+    let without = Settings { wal: false, ..Settings::default() }.pipeline();
+    assert_eq!((without.snapshot_every_bytes, without.memory_bytes), (32 << 20, 16 << 20));
+    assert_eq!(without.segment_bytes, without.segment_bytes_min);
+    assert!(without.segment_bytes < 17 << 20);
+    let with = Settings::default().pipeline();
+    assert_eq!((with.snapshot_every_bytes, with.memory_bytes), (256 << 20, 256 << 20));
 }
 
 #[test]
@@ -120,6 +123,7 @@ fn every_variable_is_applied() {
         ("DRIFTQ_MAX_IN_FLIGHT", "7"),
         ("DRIFTQ_MAX_PARTITION_MSGS", "8"),
         ("DRIFTQ_MAX_PARTITION_BYTES", "9"),
+        ("DRIFTQ_MEMORY_BYTES", "10"),
         ("DRIFTQ_LOG_FORMAT", "json"),
         ("DRIFTQ_LOG_LEVEL", "debug"),
         ("DRIFTQ_INSECURE", "1"),
@@ -132,6 +136,9 @@ fn every_variable_is_applied() {
     assert_eq!((in_flight_max, partition_messages_max, partition_bytes_max), (7, 8, 9));
     assert_eq!((settings.log.format, settings.log.level.as_str()), (LogFormat::Json, "debug"));
     assert_eq!(settings.http.allowed_hosts, ["a", "b.example"]);
+    assert_eq!(settings.storage.memory_bytes, 10);
+    let flag = load("--memory-bytes 0", &env, None).unwrap();
+    assert_eq!((flag.storage.memory_bytes, flag.pipeline().memory_bytes), (0, 0));
 }
 
 #[test]
@@ -222,6 +229,7 @@ fn unusual() -> Settings {
     settings.storage.segment_bytes = 3 << 20;
     settings.storage.reserve_bytes = 1 << 20;
     settings.storage.snapshot_every_bytes = 9 << 20;
+    settings.storage.memory_bytes = 0;
     settings.http.body_timeout = Duration::from_millis(1_500);
     settings.http.body_rate_min = 0;
     settings.http.insecure = true;
@@ -307,7 +315,7 @@ fn unknown_key_is_refused_with_file_line_and_known_keys() {
         assert!(message.contains(&format!("unknown field `{key}`, expected ")), "{message}");
     }
     let message = refused_file("[storage]\nx = 1");
-    assert!(message.contains("`segment_bytes`, `reserve_bytes`, `snapshot_every_bytes`"), "{message}");
+    assert!(message.contains("`segment_bytes`, `reserve_bytes`, `snapshot_every_bytes`, `memory_bytes`"), "{message}");
 }
 
 #[test]

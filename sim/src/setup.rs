@@ -65,6 +65,9 @@ pub struct Setup {
     pub snapshot_every_bytes: u64,
     /// Bytes of a snapshot written per operation.
     pub slice_bytes: usize,
+    /// Bytes of payloads that stay in memory; without it all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
     /// Credit follows what a consumer shows, and only the oldest unanswered delivery of a stream counts an expiry.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adaptive_credit: bool,
@@ -211,6 +214,7 @@ impl Setup {
             reserve_bytes: self.reserve_bytes,
             snapshot_every_bytes: self.snapshot_every_bytes,
             slice_bytes: self.slice_bytes,
+            memory_bytes: self.memory_bytes.unwrap_or(u64::MAX),
         }
     }
 }
@@ -245,6 +249,7 @@ impl Default for Setup {
             reserve_bytes: 4_096,
             snapshot_every_bytes: 1 << 20,
             slice_bytes: 1_024,
+            memory_bytes: None,
             adaptive_credit: false,
             retention: None,
             retained_bytes_max: None,

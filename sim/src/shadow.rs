@@ -1,7 +1,7 @@
 //! The shadow log: every record the broker ever wrote, applied in order and never read back. Recovery must arrive at
 //! its state, whatever part of it the disk still holds.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use driftq_core::log::frame;
 use driftq_core::log::{CrcSeed, FileId, HEADER_BYTES, LogId, LogPosition};
 use driftq_core::record::{Event, Record};
 use driftq_core::state::State;
-use driftq_core::types::{FrameNumber, LeaseToken, Lsn, MessageRef};
+use driftq_core::types::{FrameNumber, LeaseToken, Lsn, MessageRef, PayloadId};
 
 use crate::disk::Disk;
 
@@ -62,6 +62,8 @@ pub struct Shadow<F> {
     tail: VecDeque<(WrittenFrame, Option<Record>)>,
     /// All frames that are part of the log.
     frames: Vec<WrittenFrame>,
+    /// What stands for the payloads that were written.
+    contents: BTreeMap<PayloadId, u64>,
     /// What frames behind the last written one must record as synced.
     floor: FrameNumber,
     /// Reports of later syncs: the last record encoded before, and the frame that was synced.
@@ -86,6 +88,7 @@ impl<F: Faults> Shadow<F> {
             deliveries: Vec::new(),
             tail: VecDeque::new(),
             frames: Vec::new(),
+            contents: BTreeMap::new(),
             floor: FrameNumber(0),
             reports: VecDeque::new(),
             closing: false,
@@ -133,6 +136,9 @@ impl<F: Faults> Shadow<F> {
             if self.frames.last().is_some_and(|last| last.at.frame >= number) {
                 // Written again by a recovery that did not rely on the tail.
                 continue;
+            }
+            for (part, body) in record.iter().flat_map(|record| record.event.bodies()) {
+                self.contents.insert(PayloadId { lsn, part }, body.content_hash());
             }
             self.frames.push(written.clone());
             self.tail.push_back((written, record));
@@ -286,13 +292,15 @@ impl<F: Faults> Shadow<F> {
             deliveries: _,
             tail,
             frames: _,
+            contents,
             floor,
             reports,
             closing,
             misrecorded,
         } = self;
         let ends_in_mark = self.ends_in_mark();
-        write!(out, "{} {durable:?} {last_record:?} {last_token:?} {ends_in_mark} ", state.digest())?;
+        let digest = state.digest_by_content(|payload| contents.get(&payload).copied().unwrap_or_default());
+        write!(out, "{} {durable:?} {last_record:?} {last_token:?} {ends_in_mark} ", digest)?;
         write!(out, "{floor:?} {reports:?} {closing} {misrecorded:?} ")?;
         for (WrittenFrame { at, file, range, proves, is_mark }, record) in tail {
             write!(out, "{at:?} {file:?} {} {proves:?} {is_mark} {record:?} ", range.len())?;

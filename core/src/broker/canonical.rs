@@ -4,6 +4,7 @@ use std::fmt::{Result, Write};
 
 use super::Broker;
 use crate::faults::Faults;
+use crate::types::{Body, PayloadId};
 
 impl<F: Faults> Broker<F> {
     pub(crate) fn canonical(&self, out: &mut impl Write) -> Result {
@@ -17,8 +18,8 @@ impl<F: Faults> Broker<F> {
             check_clock_at,
             appended,
             durable,
-            held,
-            withdrawn,
+            outputs,
+            payloads,
             next_ticket,
             next_consumer,
             next_token,
@@ -29,8 +30,11 @@ impl<F: Faults> Broker<F> {
             dead_letters: _,
         } = self;
         index.canonical(out)?;
-        write!(out, "{} {now:?} {origin:?} {check_clock_at:?} {appended:?} {durable:?} ", state.digest())?;
-        write!(out, "{held:?} {withdrawn:?} ")?;
+        // A payload that is not in memory counts by its place: an output would wait for it.
+        let place = |payload: PayloadId| !(payload.lsn.0 << 8 | u64::from(payload.part));
+        let digest = state.digest_by_content(|id| payloads.peek(id).map_or_else(|| place(id), Body::content_hash));
+        write!(out, "{} {now:?} {origin:?} {check_clock_at:?} {appended:?} {durable:?} ", digest)?;
+        outputs.canonical(out)?;
         write!(out, "{next_ticket:?} {next_consumer:?} {next_token} {stalled_until:?} {failure:?} {closing} ")
     }
 }

@@ -1,15 +1,16 @@
 //! Dispatch: leases messages to the consumers of a group.
 
+use super::outputs::Leased;
 use super::{Broker, LogSink, SpaceClass};
 use crate::decide::dead_letter::dead_letter;
 use crate::decide::failure::{deadline_passed, message};
 use crate::faults::Faults;
 use crate::index::NextDispatch;
 use crate::record::Event;
-use crate::reply::{Delivery, Output, Refusal};
+use crate::reply::{Delivery, Refusal};
 use crate::state::Message;
 use crate::types::{
-    DeadReason, DeliveryState, GroupId, LastError, MessageRef, Millis, PartitionId, Timestamp, TopicId,
+    Body, DeadReason, DeliveryState, GroupId, LastError, MessageRef, Millis, PartitionId, Timestamp, TopicId,
 };
 
 impl<F: Faults> Broker<F> {
@@ -54,10 +55,9 @@ impl<F: Faults> Broker<F> {
         let Some(next) = next else { return Ok(false) };
         let message_ref = next.message_ref;
         let message = message(topic, &message_ref);
-        if deadline_passed(topic, message, self.wall()) {
+        if deadline_passed(topic, &message, self.wall()) {
             self.exceed_deadline(&message_ref, log)?;
         } else {
-            let message = message.clone();
             self.deliver(next, message, log)?;
         }
         Ok(true)
@@ -80,9 +80,9 @@ impl<F: Faults> Broker<F> {
         self.commit_or_refuse(Event::Delivered { message_ref, token, owner, until }, SpaceClass::Churn, log)?;
         let recorded = self.delivery_state(&message_ref).expect("a delivered message has a delivery state");
         let lease = recorded.leased_until().map_or(Millis(0), |until| until.since(self.now));
-        let delivery = Box::new(delivery(recorded, message_ref.partition, message, until));
-        self.index.dispatched(next, delivery.body.flags().priority, self.appended, lease);
-        self.hold(Output::Deliver { consumer, delivery });
+        let delivery = Box::new(delivery(recorded, message_ref.partition, &message, until));
+        self.index.dispatched(next, message.flags().priority, self.appended, lease);
+        self.hold_delivery(consumer, delivery, Leased { message_ref, lease }, message);
         Ok(())
     }
 
@@ -92,8 +92,8 @@ impl<F: Faults> Broker<F> {
     }
 }
 
-/// The delivery of `message` that was just recorded.
-fn delivery(recorded: &DeliveryState, partition: PartitionId, message: Message, lease_until: Timestamp) -> Delivery {
+/// The delivery of `message` that was just recorded, without its bytes.
+fn delivery(recorded: &DeliveryState, partition: PartitionId, message: &Message, lease_until: Timestamp) -> Delivery {
     Delivery {
         partition,
         offset: message.offset,
@@ -103,6 +103,6 @@ fn delivery(recorded: &DeliveryState, partition: PartitionId, message: Message, 
         token: recorded.token,
         lease_until,
         produced_at: message.produced_at,
-        body: message.body,
+        body: Body::bare(&[], &[]),
     }
 }

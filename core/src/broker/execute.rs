@@ -4,7 +4,7 @@ use super::{Broker, LogSink, SpaceClass};
 use crate::command::{
     Ack, ChangeRetention, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic,
     DescribeTopic, Extend, Finish, Forget, GroupLifetime, ListEffects, ListGroups, ListTopics, Lookup, Nack,
-    OnDisconnect, Pause, Peek, Purge, Reacquire, Redrive, RedriveSelection, Release, Renew, Resume, Seek, SeekTo,
+    OnDisconnect, Pause, Purge, Reacquire, Redrive, RedriveSelection, Release, Renew, Resume, Seek, SeekTo,
     SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
 };
 use crate::decide::effects::EffectDecisions;
@@ -56,7 +56,7 @@ impl<F: Faults> Broker<F> {
             Command::ExpireLease(request) => {
                 let message_ref = settle::leased_message(&self.context(), &request)?;
                 match self.index.lease_end(&message_ref) {
-                    Some(LeaseEnd::Unreleased(_)) => self.withdraw_delivery(message_ref, log)?,
+                    Some(LeaseEnd::Unreleased(_) | LeaseEnd::Unread(_)) => self.withdraw_delivery(message_ref, log)?,
                     _ => self.expire_lease(&message_ref, log)?,
                 }
                 Ok(Reply::Success)
@@ -129,7 +129,7 @@ impl<F: Faults> Broker<F> {
                 Ok(Reply::Groups(topic.groups().map(listed).collect()))
             }
             Command::DescribeTopic(DescribeTopic { name }) => self.describe(&name),
-            Command::Peek(Peek { topic, partition, offset, limit }) => self.peek(&topic, partition, offset, limit),
+            Command::Peek(_) => unreachable!("a peek has a reply of its own"),
         }
     }
 
@@ -265,7 +265,7 @@ impl<F: Faults> Broker<F> {
         let token = self.delivery_state(&message_ref).map(|delivery| delivery.token);
         let stream = self.index.stream_of(&message_ref);
         self.commit_or_refuse(Event::Withdrawn { message_ref }, SpaceClass::Drain, log)?;
-        self.withdrawn.extend(token);
+        self.outputs.withdrawn.extend(token);
         stream.into_iter().for_each(|stream| self.index.not_delivered(stream));
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! Reads: describe, peek, and what becomes of routing.
 
 use super::Broker;
-use crate::command::Complete;
+use crate::command::{Complete, Peek};
 use crate::decide;
 use crate::faults::Faults;
 use crate::index::Due;
-use crate::reply::{Blocked, GroupInfo, PartitionInfo, Peeked, ProgressInfo, Refusal, Reply, RouterUse, TopicInfo};
-use crate::state::{Group, Partition, Progress, Topic};
+use crate::reply::{Blocked, GroupInfo, PartitionInfo, ProgressInfo, Refusal, Reply, RouterUse, TopicInfo};
+use crate::state::{Group, Message, Partition, Progress, Topic};
 use crate::types::{Offset, PartitionId, Phase, Position, TopicId, TopicName};
 
 impl<F: Faults> Broker<F> {
@@ -40,24 +40,15 @@ impl<F: Faults> Broker<F> {
         })))
     }
 
-    pub(super) fn peek(
-        &self,
-        topic: &TopicName,
-        partition: PartitionId,
-        offset: Offset,
-        limit: usize,
-    ) -> Result<Reply, Refusal> {
-        let topic = decide::topic(&self.state, topic)?;
+    /// The messages of a peek.
+    pub(super) fn peeked(&self, peek: &Peek) -> Result<Vec<Message>, Refusal> {
+        let Peek { topic, partition, offset, limit } = peek;
+        let (topic, partition) = (decide::topic(&self.state, topic)?, *partition);
         let messages = topic
             .partition(partition)
             .ok_or(Refusal::PartitionOutOfRange { partition, partitions: topic.partition_count() })?;
-        let Some((first, _)) = messages.first_from_offset(offset) else { return Ok(Reply::Peeked(Vec::new())) };
-        let found = messages.messages_from(first).take(limit).map(|(_, message)| Peeked {
-            offset: message.offset,
-            produced_at: message.produced_at,
-            body: message.body.clone(),
-        });
-        Ok(Reply::Peeked(found.collect()))
+        let Some((first, _)) = messages.first_from_offset(*offset) else { return Ok(Vec::new()) };
+        Ok(messages.messages_from(first).take(*limit).map(|(_, message)| message).collect())
     }
 
     fn describe_partition(&self, topic: &Topic, id: PartitionId, partition: &Partition) -> PartitionInfo {

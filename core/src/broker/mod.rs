@@ -9,13 +9,16 @@ mod counters;
 mod dispatch;
 mod execute;
 mod inspect;
+mod outputs;
+mod payload_cache;
+mod payloads;
 mod retention;
 mod timeouts;
 
-use std::collections::{BTreeSet, VecDeque};
-
 use self::clock::ClockOrigin;
 pub use self::counters::{Counters, DeadLetterCounts};
+use self::outputs::{Held, Outputs};
+use self::payload_cache::PayloadCache;
 use crate::command::Command;
 use crate::decide::{Aside, Decision, DecisionContext};
 use crate::faults::{Faults, NoFaults};
@@ -24,7 +27,7 @@ use crate::index::contents::IndexContents;
 use crate::record::{EffectBegun, Event, Record};
 use crate::reply::{Output, Overload, Refusal, Reply};
 use crate::state::{Contradiction, State};
-use crate::types::{Boot, ConsumerId, LeaseToken, Limits, Lsn, Millis, Now, Ticket, Timestamp};
+use crate::types::{Boot, ConsumerId, LeaseToken, Limits, Lsn, Millis, Now, PayloadId, Ticket, Timestamp};
 
 /// The log to which a broker appends its records.
 pub trait LogSink {
@@ -88,9 +91,8 @@ pub struct Broker<F: Faults = NoFaults> {
     /// The LSN of the last record.
     appended: Lsn,
     durable: Lsn,
-    held: VecDeque<(Lsn, Output)>,
-    /// The tokens of held deliveries that were withdrawn and must not leave.
-    withdrawn: BTreeSet<LeaseToken>,
+    outputs: Outputs,
+    payloads: PayloadCache,
     next_ticket: Ticket,
     next_consumer: ConsumerId,
     next_token: u64,
@@ -104,9 +106,10 @@ pub struct Broker<F: Faults = NoFaults> {
 impl<F: Faults> Broker<F> {
     /// A broker that continues from `state`, the result of the durable records up to `last`.
     ///
-    /// [`Broker::boot`] must be called first. Limits above their ceilings count as the ceilings.
+    /// [`Broker::boot`] must be called first. Limits above their ceilings count as the ceilings. At most
+    /// `payload_bytes_max` bytes of payloads stay in memory, beside those that are not synced or that outputs wait for.
     #[must_use]
-    pub fn new(state: State, last: Lsn, limits: Limits, faults: F) -> Self {
+    pub fn new(state: State, last: Lsn, limits: Limits, payload_bytes_max: u64, faults: F) -> Self {
         let now = state.clock();
         Self {
             // Rebuilt by `boot`, since it depends on the time.
@@ -119,8 +122,8 @@ impl<F: Faults> Broker<F> {
             check_clock_at: None,
             appended: last,
             durable: last,
-            held: VecDeque::new(),
-            withdrawn: BTreeSet::new(),
+            outputs: Outputs::default(),
+            payloads: PayloadCache::new(payload_bytes_max),
             next_ticket: Ticket(0),
             next_consumer: ConsumerId(1),
             next_token: 0,
@@ -159,9 +162,9 @@ impl<F: Faults> Broker<F> {
             return ticket;
         }
         self.advance(now.into(), log);
-        let result = self.execute(command, log);
-        self.hold(Output::Reply { ticket, result });
+        self.execute_for(ticket, command, log);
         self.dispatch(log);
+        self.set_unread_aside();
         self.limit_winners(log);
         self.limit_retained(log);
         ticket
@@ -173,6 +176,7 @@ impl<F: Faults> Broker<F> {
         if self.failure.is_none() && !self.closing {
             self.advance(now.into(), log);
             self.dispatch(log);
+            self.set_unread_aside();
             self.limit_winners(log);
             // Not with commands, which would take that much longer.
             self.index.reclaim();
@@ -191,6 +195,8 @@ impl<F: Faults> Broker<F> {
         let released_at = self.faults.released_at(self.now, now);
         self.now = now;
         self.durable = self.durable.max(through);
+        self.set_unread_aside();
+        self.payloads.evict(self.durable);
         self.index.release(self.durable, released_at);
     }
 
@@ -201,37 +207,25 @@ impl<F: Faults> Broker<F> {
             return;
         }
         self.failure = Some(cause);
-        let durable = self.durable;
-        let held = std::mem::take(&mut self.held);
-        self.held = held
-            .into_iter()
-            .filter_map(|(lsn, output)| match output {
-                output if lsn <= durable => Some((lsn, output)),
-                Output::Reply { ticket, .. } => {
-                    Some((Lsn(0), Output::Reply { ticket, result: Err(Refusal::LogFailed) }))
-                }
-                Output::Deliver { .. } | Output::Closed { .. } => None,
-            })
-            .collect();
+        self.outputs.fail(self.durable);
     }
 
-    /// The next output whose records are durable, in the order of the decisions.
+    /// The next output whose records are durable and whose bytes are read; of these the one that was decided first.
     pub fn poll_output(&mut self) -> Option<Output> {
+        let (faults, durable) = (self.faults, self.durable);
+        let may_leave = |held: &Held| !held.is_unread() && faults.is_releasable(&held.output, held.decided_at, durable);
         loop {
-            let (decided_at, output) = self.held.front()?;
-            if !self.faults.is_releasable(output, *decided_at, self.durable) {
+            if let Some(output) = self.outputs.pop_ready(may_leave) {
+                return Some(output);
+            }
+            if !may_leave(self.outputs.held.front()?) {
                 return None;
             }
-            let (_, output) = self.held.pop_front()?;
-            if self.withdrawn.is_empty() || !self.is_withdrawn(&output) {
+            let Held { output, .. } = self.outputs.held.pop_front()?;
+            if !self.outputs.is_withdrawn(&output) {
                 return Some(output);
             }
         }
-    }
-
-    /// Whether the output is a withdrawn delivery.
-    fn is_withdrawn(&mut self, output: &Output) -> bool {
-        matches!(output, Output::Deliver { delivery, .. } if self.withdrawn.remove(&delivery.token))
     }
 
     /// The monotonic time at which to call [`Broker::handle_timeout`]; a time that has passed means at once. `None` if
@@ -327,7 +321,7 @@ impl<F: Faults> Broker<F> {
     /// The number of outputs that are held or not polled yet.
     #[must_use]
     pub fn held_len(&self) -> usize {
-        self.held.len()
+        self.outputs.len()
     }
 
     /// The contents of the index, for a check that recounts them from the state. Reads all of it.
@@ -347,8 +341,8 @@ impl<F: Faults> Broker<F> {
     }
 
     fn hold(&mut self, output: Output) {
-        let lsn = if self.failure.is_some() { Lsn(0) } else { self.appended };
-        self.held.push_back((lsn, output));
+        let decided_at = if self.failure.is_some() { Lsn(0) } else { self.appended };
+        self.outputs.hold(Held::complete(decided_at, output));
     }
 
     fn advance(&mut self, now: Now, log: &mut impl LogSink) {
@@ -383,6 +377,10 @@ impl<F: Faults> Broker<F> {
             counters::count_dead_letter(&mut self.dead_letters, &self.state, &record.event);
         }
         self.appended = lsn;
+        for (part, body) in record.event.bodies() {
+            self.payloads.insert_written(PayloadId { lsn, part }, body.clone());
+        }
+        self.state.continue_behind(Lsn(lsn.0 - 1));
         self.apply(record);
         Ok(())
     }

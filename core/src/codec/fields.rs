@@ -3,7 +3,10 @@
 use crate::record::DedupeWindow;
 use crate::types::Body;
 use crate::types::names::topic_name;
-use crate::types::{Boot, GroupId, LeaseToken, Millis, PartitionId, Position, ProduceScope, Timestamp, TopicId};
+use crate::types::{
+    Boot, GroupId, LeaseToken, Lsn, Millis, PartitionId, PayloadId, PayloadRef, Position, ProduceScope, Timestamp,
+    TopicId,
+};
 use crate::types::{GroupOrigin, MessageRef, Retention, WallAdjustment, WallClock};
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
@@ -181,6 +184,22 @@ pub(super) fn body(reader: &mut Reader<'_>) -> Result<Body, Malformed> {
     let metadata_len = reader.varint32()?;
     let key_len = reader.varint32()?;
     Body::unpack(reader.rest(), metadata_len, key_len)
+}
+
+pub(super) fn put_payload_ref(out: &mut Vec<u8>, payload: &PayloadRef) {
+    let PayloadRef { id: PayloadId { lsn, part }, metadata_len, key_len, value_len } = *payload;
+    let lengths = [metadata_len, key_len, value_len].map(u64::from);
+    put_varints(out, [lsn.0, u64::from(part)]);
+    put_varints(out, lengths);
+}
+
+pub(super) fn payload_ref(reader: &mut Reader<'_>) -> Result<PayloadRef, Malformed> {
+    Ok(PayloadRef {
+        id: PayloadId { lsn: Lsn(reader.varint()?), part: reader.varint32()? },
+        metadata_len: reader.varint32()?,
+        key_len: reader.varint32()?,
+        value_len: reader.varint32()?,
+    })
 }
 
 pub(super) fn rest_text<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Malformed> {

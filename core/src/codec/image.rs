@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::effects;
 use super::fields::*;
+use super::{decision_fields, effects};
 use crate::record::{Image, RunImage};
 use crate::types::names::*;
-use crate::types::{Boot, GroupId, Offset, OffsetRef, PartitionId, Position, Text, Timestamp, TopicId};
+use crate::types::{Boot, GroupId, Lsn, Offset, OffsetRef, PartitionId, Position, Text, Timestamp, TopicId};
 use crate::types::{DeliveryState, GroupOrigin, LastError, Phase, Winner};
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
@@ -53,7 +53,8 @@ pub(super) fn kind(image: &Image) -> u8 {
 
 pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
     match image {
-        Image::Origin { clock, wall_clock, boot, next_topic } => {
+        Image::Origin { last_lsn, clock, wall_clock, boot, next_topic } => {
+            put_varint(out, last_lsn.0);
             put_varint(out, clock.0);
             put_wall_clock(out, wall_clock);
             put_varint(out, u64::from(boot.0));
@@ -87,7 +88,8 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             acked_in,
             retained,
             visible_to,
-            body: bytes,
+            payload,
+            fields,
         } => {
             put_partition(out, *topic, *partition);
             put_varint(out, position.0);
@@ -96,7 +98,8 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_varint(out, u64::from(*acked_in));
             out.push(u8::from(*retained));
             put_optional(out, visible_to.map(|group| u64::from(group.0)));
-            put_body(out, bytes);
+            put_payload_ref(out, payload);
+            fields.iter().for_each(|fields| decision_fields::put(out, fields));
         }
         Image::Group { topic, group, name, paused, skipped, origin, has_acked } => {
             put_group(out, *topic, *group);
@@ -158,6 +161,7 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
     let from = &mut reader;
     let image = match kind {
         ORIGIN => Image::Origin {
+            last_lsn: Lsn(from.varint()?),
             clock: Timestamp(from.varint()?),
             wall_clock: wall_clock(from)?,
             boot: Boot(from.varint32()?),
@@ -197,7 +201,8 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
                 acked_in: from.varint32()?,
                 retained: flag(from)?,
                 visible_to: optional_group(from)?,
-                body: body(from)?,
+                payload: payload_ref(from)?,
+                fields: if from.is_empty() { None } else { Some(Arc::new(decision_fields::read(from)?)) },
             }
         }
         GROUP | GROUP_WITH_ORIGIN => {

@@ -1,5 +1,6 @@
 //! Records and snapshot images to bytes and back. One codec serves the log and snapshots.
 
+mod decision_fields;
 mod effects;
 mod fields;
 pub(crate) mod image;

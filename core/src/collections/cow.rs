@@ -114,13 +114,6 @@ impl<K, V> CowMap<K, V> {
         self.slots[index].chunk.entry(at)
     }
 
-    /// The first entry for which `holds` is true; `holds` must be false up to some key and true from there on.
-    pub(crate) fn first_where(&self, mut holds: impl FnMut(&K, &V) -> bool) -> Option<(&K, &V)> {
-        let fails_in_all = |slot: &Slot<K, V>| slot.chunk.last().is_some_and(|(key, value)| !holds(key, value));
-        let chunk = &self.slots.get(self.slots.partition_point(fails_in_all))?.chunk;
-        chunk.entry(chunk.partition_point(|key, value| !holds(key, value)))
-    }
-
     /// The entries from index `at` of slot `index` on; both can be one past the end.
     fn iter_from(&self, index: usize, at: usize) -> Iter<'_, K, V> {
         let mut slots = self.slots.range(index..);

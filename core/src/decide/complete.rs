@@ -91,9 +91,9 @@ fn conclude<F: Faults>(
         return Ok(None);
     }
     let topic = state.topic(message_ref.topic).expect("a delivery belongs to a topic");
-    let body = &super::failure::message(topic, message_ref).body;
-    let key = body.identity_key();
-    let known = key.and_then(|key| state.effect_of(&request.claim.topic, &request.claim.group, &key, now));
+    let message = super::failure::message(topic, message_ref);
+    let key = message.identity_key();
+    let known = key.and_then(|key| state.effect_of(&request.claim.topic, &request.claim.group, key, now));
     // What would never be replayed must not be accepted.
     let contradicts = |effect: &Effect| match effect.status {
         EffectStatus::FailedFinal => request.result.is_some() && effect.finished,

@@ -152,10 +152,10 @@ pub(crate) fn redrive<F: Faults>(
     let target = topic(state, source)?;
     let dead = source.dead_letter().and_then(|name| state.topic_named(&name)).expect("a candidate's topic exists");
     let message = message(dead, candidate.partition, candidate.position);
-    let Some(dead_letter) = message.body.metadata().dead_letter else { return Ok(None) };
+    let Some(dead_letter) = message.dead_letter() else { return Ok(None) };
     let Some(group) = target.group_named(&dead_letter.group) else { return Ok(None) };
     let partition = PartitionId(dead_letter.original_partition.0 % target.partition_count());
-    let load = Load { messages: 1, bytes: message.body.payload_len() };
+    let load = Load { messages: 1, bytes: message.payload.payload_len() };
     check_load(context.limits, load)?;
     match check_capacity(context, target, partition, load) {
         // A redrive reduces the dead letters, so their limit must not refuse it.
@@ -173,7 +173,7 @@ pub(crate) fn redrive<F: Faults>(
     }))
 }
 
-fn message(topic: &Topic, partition: PartitionId, position: Position) -> &Message {
+fn message(topic: &Topic, partition: PartitionId, position: Position) -> Message {
     let partition = topic.partition(partition).expect("a candidate's partition exists");
     partition.message(position).expect("a candidate is stored")
 }

@@ -10,8 +10,7 @@ use crate::faults::Faults;
 use crate::record::{EffectBegun, EffectDeadLettered, Event};
 use crate::reply::{Overload, Refusal, Reply, StoreReply};
 use crate::types::{
-    DEFAULT_TENANT, DeadReason, Effect, EffectStatus, Identity, LeaseToken, Lifetime, MessageRef, Millis, OwnerName,
-    Scope, Text,
+    DeadReason, Effect, EffectStatus, Identity, LeaseToken, Lifetime, MessageRef, Millis, OwnerName, Scope, Text,
 };
 
 /// The error of an effect whose lease expired without a finish.
@@ -306,12 +305,8 @@ impl<F: Faults> EffectDecisions<'_, F> {
         let topic = self.context.topic(name)?;
         let TokenClaim::Shown(token) = delivery.token else { return Ok(DeliveryCheck::Stale) };
         let message = topic.partition(delivery.partition).and_then(|partition| partition.find(delivery.offset));
-        if let Some((_, message)) = message {
-            let meta = message.body.has_metadata().then(|| message.body.metadata());
-            let tenant = meta.as_ref().map_or(DEFAULT_TENANT, |meta| meta.envelope.tenant());
-            if tenant != identity.tenant() {
-                return Err(Refusal::Invalid("the delivered message is of another tenant"));
-            }
+        if message.is_some_and(|(_, message)| message.tenant() != identity.tenant()) {
+            return Err(Refusal::Invalid("the delivered message is of another tenant"));
         }
         let message = (delivery.partition, delivery.offset);
         match delivery_status(&self.context, topic, group, message, delivery.token) {

@@ -39,23 +39,21 @@ pub(crate) fn after_failure(
     let topic = state.topic(message_ref.topic).expect("a lease belongs to a topic");
     let group = topic.group(message_ref.group).expect("a lease belongs to a group");
     let message = message(topic, message_ref);
-    let meta = message.body.has_metadata().then(|| message.body.metadata());
-    let envelope = meta.as_ref().map(|meta| &meta.envelope);
-    let policy = envelope.and_then(|envelope| envelope.retry_policy);
+    let policy = message.retry_policy();
     if !topic.name().is_dead_letter() {
         let is_last = |policy: RetryPolicy| policy.max_attempts > 0 && delivery.attempts >= policy.max_attempts;
         if counts && policy.is_some_and(is_last) {
             return FailureVerdict::DeadLetter(DeadReason::MaxAttempts);
         }
         let wall = state.wall_clock().wall(now);
-        if envelope.and_then(|envelope| envelope.deadline.as_ref()).is_some_and(|deadline| deadline.at <= wall) {
+        if message.deadline().is_some_and(|deadline| deadline <= wall) {
             return FailureVerdict::DeadLetter(DeadReason::DeadlineExceeded);
         }
     }
     let wait = match (delay, policy) {
         (Some(delay), _) => delay,
         (None, Some(policy)) => {
-            backoff(&policy, delivery.failures.saturating_add(1), jitter(topic, group, message_ref, delivery, message))
+            backoff(&policy, delivery.failures.saturating_add(1), jitter(topic, group, message_ref, delivery, &message))
         }
         (None, None) => Millis(0),
     };
@@ -64,12 +62,10 @@ pub(crate) fn after_failure(
 
 /// Whether a message's deadline has passed at wall time `wall`. Deadlines have no effect in a dead-letter topic.
 pub(crate) fn deadline_passed(topic: &Topic, message: &Message, wall: Timestamp) -> bool {
-    message.body.flags().has_deadline
-        && !topic.name().is_dead_letter()
-        && message.body.metadata().envelope.deadline.is_some_and(|deadline| deadline.at <= wall)
+    !topic.name().is_dead_letter() && message.deadline().is_some_and(|deadline| deadline <= wall)
 }
 
-pub(crate) fn message<'a>(topic: &'a Topic, message_ref: &MessageRef) -> &'a Message {
+pub(crate) fn message(topic: &Topic, message_ref: &MessageRef) -> Message {
     let partition = topic.partition(message_ref.partition).expect("the partition of a message exists");
     partition.message(message_ref.position).expect("an unacked message is stored")
 }

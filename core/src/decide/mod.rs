@@ -47,7 +47,7 @@ impl<'a, F: Faults> DecisionContext<'a, F> {
     /// Whether a message is leased. A lease runs from the moment its delivery could leave.
     pub(crate) fn is_leased(&self, message_ref: &MessageRef) -> bool {
         match self.index.lease_end(message_ref) {
-            Some(LeaseEnd::Unreleased(_) | LeaseEnd::Extending(_)) => true,
+            Some(LeaseEnd::Unreleased(_) | LeaseEnd::Unread(_) | LeaseEnd::Extending(_)) => true,
             Some(LeaseEnd::At(end)) => self.now < end,
             Some(LeaseEnd::Expired) | None => false,
         }

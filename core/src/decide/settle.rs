@@ -180,16 +180,16 @@ pub(crate) fn leased_message<F: Faults>(
 /// For how long a produce of the message, which has an idempotency key, is still a duplicate.
 fn duplicate_for<F: Faults>(context: &DecisionContext<'_, F>, message_ref: &MessageRef) -> Millis {
     let topic = context.state.topic(message_ref.topic).expect("a delivery belongs to a topic");
-    let body = &message(topic, message_ref).body;
-    let table = context.state.dedupe(&body.produce_scope(topic.name()));
-    let entry = table.zip(body.identity_key()).and_then(|(table, key)| table.find(&key, context.now));
+    let message = message(topic, message_ref);
+    let table = context.state.dedupe(&message.produce_scope(topic.name()));
+    let entry = table.zip(message.identity_key()).and_then(|(table, key)| table.find(key, context.now));
     entry.map_or(Millis(0), |entry| entry.expires_at.since(context.now))
 }
 
 /// Whether the message has an idempotency key, and so an effect.
 pub(super) fn has_identity(state: &State, message_ref: &MessageRef) -> bool {
     let topic = state.topic(message_ref.topic).expect("a delivery belongs to a topic");
-    message(topic, message_ref).body.flags().has_identity
+    message(topic, message_ref).flags().has_identity
 }
 
 /// Decides a nack.

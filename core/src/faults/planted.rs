@@ -14,7 +14,7 @@ use crate::log::{IoOp, Recovered, SegmentHeader, Storage, StorageFault};
 use crate::pipeline::PipelineConfig;
 use crate::record::{Event, Record};
 use crate::reply::Output;
-use crate::state::{Contradiction, Group, Load, Partition, State, Topic, View};
+use crate::state::{Contradiction, Group, Load, Message, Partition, State, Topic, View};
 use crate::types::{
     Body, Boot, ConsumerId, DeadReason, DeliveryState, Effect, EffectStatus, FrameNumber, GroupId, IdentityKey,
     LeaseToken, Limits, Lsn, MessageRef, Millis, Offset, OwnerName, Position, ProduceScope, Retention, Timestamp,
@@ -517,14 +517,13 @@ fn delayed_by_wall(state: &State, body: Body) -> Body {
 fn newest_like(topic: &Topic, message_ref: &MessageRef, now: Timestamp) -> Position {
     let found = topic.partition(message_ref.partition).and_then(|partition| {
         let progress = topic.group(message_ref.group)?.progress(message_ref.partition)?;
-        let priority = partition.message(message_ref.position)?.body.flags().priority;
-        let is_alike = |position: Position, body: &Body| {
+        let priority = partition.message(message_ref.position)?.flags().priority;
+        let is_alike = |position: Position, message: &Message| {
             let fresh = !progress.acked().contains(position) && progress.delivery(position).is_none();
-            let envelope = body.metadata().envelope;
-            let due = envelope.deliver_at.max(envelope.delayed_until).is_none_or(|at| at <= now);
-            fresh && due && body.flags().priority == priority
+            let due = message.deliver_at().max(message.delayed_until()).is_none_or(|at| at <= now);
+            fresh && due && message.flags().priority == priority
         };
-        partition.messages().filter(|(position, message)| is_alike(*position, &message.body)).last()
+        partition.messages().filter(|(position, message)| is_alike(*position, message)).last()
     });
     found.map_or(message_ref.position, |(position, _)| position)
 }

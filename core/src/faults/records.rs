@@ -1,11 +1,13 @@
 //! Bugs of applying and replaying records.
 
+use std::sync::Arc;
+
 use super::Fault;
 use crate::collections::shared::unshared;
 use crate::record::{Completed, EffectBegun, Event, Image, Produced, Record};
-use crate::state::{Contradiction, Partition, State, Topic};
+use crate::state::{Contradiction, Message, NewMessage, Partition, State, Topic};
 use crate::types::{
-    Body, EffectStatus, GroupId, GroupOrigin, LastError, LeaseToken, MessageFlags, MessageRef, Metadata, Millis,
+    DecisionFields, EffectStatus, GroupId, GroupOrigin, LastError, LeaseToken, MessageFlags, MessageRef, Millis,
     Offset, OffsetRef, PartitionId, Position, Priority, Retention, TopicId, TopicName, Winner,
 };
 
@@ -70,9 +72,6 @@ pub(super) fn replay(fault: Fault, state: &mut State, record: &Record) -> Result
 fn rewritten(fault: Fault, state: &State, event: &Event) -> Option<Event> {
     match (fault, event) {
         (Fault::DuplicateTakenAsNew, event) => without_dedupe(event),
-        (Fault::DelayedDeliveredEarly, event) => with_flags(event, |flags| flags.has_delay = false),
-        (Fault::PriorityIgnored, event) => with_flags(event, |flags| flags.priority = Priority::default()),
-        (Fault::DeadlineIgnored, event) => with_flags(event, |flags| flags.has_deadline = false),
         (Fault::WithdrawnCountsAttempt, Event::Withdrawn { message_ref }) => {
             Some(Event::Released { message_ref: *message_ref })
         }
@@ -170,6 +169,9 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             state.delivery_mut(message_ref)?.last_error = LastError::AckTimeout;
             Ok(())
         }
+        (Fault::DelayedDeliveredEarly, _) => apply_with_flags(state, record, |flags| flags.has_delay = false),
+        (Fault::PriorityIgnored, _) => apply_with_flags(state, record, |flags| flags.priority = Priority::default()),
+        (Fault::DeadlineIgnored, _) => apply_with_flags(state, record, |flags| flags.has_deadline = false),
         (Fault::ReleaseCountsAsFailure, Event::Released { message_ref }) => {
             state.apply(record)?;
             state.delivery_mut(message_ref)?.failures += 1;
@@ -177,8 +179,8 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
         }
         (Fault::DeadLetterWrittenTwice, Event::DeadLettered { dead_topic, dead_partition, dead_offset, .. }) => {
             state.apply(record)?;
-            let body = newest_body(state, *dead_topic, *dead_partition)?;
-            state.topic_mut(*dead_topic)?.store(*dead_partition, dead_offset.next(), at, body).map(drop)
+            let newest = newest_message(state, *dead_topic, *dead_partition)?;
+            state.topic_mut(*dead_topic)?.store(*dead_partition, dead_offset.next(), at, newest).map(drop)
         }
         (
             Fault::SourceNotFinishedOnDeadLetter,
@@ -244,20 +246,20 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
         }
         (Fault::RedriveLosesOrigin, Event::Redriven { topic, partition, .. }) => {
             state.apply(record)?;
-            change_newest(state.partition_mut(*topic, *partition)?, |meta| meta.redrive = None);
+            change_newest(state.partition_mut(*topic, *partition)?, |fields| fields.redrive = None);
             Ok(())
         }
         (Fault::RedriveDropsDeadline, Event::Redriven { topic, partition, .. }) => {
             state.apply(record)?;
-            change_newest(state.partition_mut(*topic, *partition)?, |meta| meta.envelope.deadline = None);
+            change_newest(state.partition_mut(*topic, *partition)?, |fields| fields.deadline = None);
             Ok(())
         }
         (
             Fault::RedriveSeenByAll,
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, partition, offset, .. },
         ) => {
-            let body = state.take_dead_letter(*dead_topic, *dead_partition, *dead_position, at)?;
-            state.topic_mut(*topic)?.store(*partition, *offset, at, body).map(drop)
+            let redriven = state.take_dead_letter(*dead_topic, *dead_partition, *dead_position, at)?;
+            state.topic_mut(*topic)?.store(*partition, *offset, at, redriven).map(drop)
         }
         (Fault::DeletedGroupCounted, Event::GroupDeleted { topic, group }) => {
             let (topic_name, group_name) = {
@@ -300,6 +302,8 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             state.apply(record)
         }
         (Fault::CompleteWithoutAck, Event::Completed(step)) => {
+            // The outputs refer to this record, which `State::apply` does not count here.
+            state.continue_behind(state.last_lsn().next());
             state.store_step_outputs(step, at)?;
             let offset = state.delivery_mut(&step.message_ref)?.offset;
             // A second completion under the same token finds the first reply kept.
@@ -324,18 +328,29 @@ fn without_dedupe(event: &Event) -> Option<Event> {
     Some(event)
 }
 
-/// The event with the cached flags of its messages changed; the messages themselves stay as they are.
-fn with_flags(event: &Event, change: impl Fn(&mut MessageFlags)) -> Option<Event> {
-    let mut event = event.clone();
-    match &mut event {
-        Event::Produced { body, .. } | Event::Restored(Image::Message { body, .. }) => change(&mut body.flags),
+/// Applies `record` and changes the flags of the messages that it stores; their metadata stays as it is.
+fn apply_with_flags(
+    state: &mut State,
+    record: &Record,
+    change: impl Fn(&mut MessageFlags),
+) -> Result<(), Contradiction> {
+    state.apply(record)?;
+    let stored: Vec<(TopicId, PartitionId, Offset)> = match &record.event {
+        Event::Produced { topic, partition, offset, .. }
+        | Event::Restored(Image::Message { topic, partition, offset, .. }) => vec![(*topic, *partition, *offset)],
         Event::Completed(step) => {
-            let stored = step.outputs.iter_mut().filter_map(|output| output.stored.as_mut());
-            stored.for_each(|stored| change(&mut stored.body.flags));
+            let stored = step.outputs.iter().filter_map(|output| Some((output.stored.as_ref()?.topic, output)));
+            stored.map(|(topic, output)| (topic, output.partition, output.offset)).collect()
         }
-        _ => return None,
+        _ => Vec::new(),
+    };
+    for (topic, partition, offset) in stored {
+        let partition = state.partition_mut(topic, partition)?;
+        if let Some((position, _)) = partition.find(offset) {
+            partition.messages.change(position, |message| change(&mut message.flags));
+        }
     }
-    Some(event)
+    Ok(())
 }
 
 /// The messages that an event stores for groups that skip them, and these groups.
@@ -418,14 +433,14 @@ fn acked_messages(state: &State, topic: TopicId, of: impl Fn(crate::types::Group
     acked
 }
 
-/// Changes the metadata of a partition's newest message.
-fn change_newest(partition: &mut Partition, change: impl FnOnce(&mut Metadata)) {
+/// Changes the decision fields of a partition's newest message.
+fn change_newest(partition: &mut Partition, change: impl FnOnce(&mut DecisionFields)) {
     let newest = Position(partition.next_position().0 - 1);
-    if let Some(message) = partition.messages.get_mut(&newest) {
-        let mut meta = message.body.metadata();
-        change(&mut meta);
-        message.body = message.body.with_metadata(&meta);
-    }
+    partition.messages.change(newest, |message| {
+        let mut fields = message.fields().map_or_else(DecisionFields::default, |fields| (**fields).clone());
+        change(&mut fields);
+        *message = Message::new(message.offset, message.produced_at, message.payload, Some(Arc::new(fields)));
+    });
 }
 
 fn newest_token(state: &State, message_ref: &MessageRef) -> Option<LeaseToken> {
@@ -433,8 +448,9 @@ fn newest_token(state: &State, message_ref: &MessageRef) -> Option<LeaseToken> {
     group.progress(message_ref.partition)?.delivery(message_ref.position).map(|delivery| delivery.token)
 }
 
-fn newest_body(state: &State, topic: TopicId, partition: PartitionId) -> Result<Body, Contradiction> {
+fn newest_message(state: &State, topic: TopicId, partition: PartitionId) -> Result<NewMessage, Contradiction> {
     let partition = state.topic(topic).and_then(|topic| topic.partition(partition));
-    let newest = partition.and_then(|partition| partition.last_message());
-    newest.map(|(_, message)| message.body.clone()).ok_or(Contradiction("no such message"))
+    let newest = partition.and_then(Partition::last_message);
+    let (_, message) = newest.ok_or(Contradiction("no such message"))?;
+    Ok(NewMessage { payload: message.payload, fields: message.fields().cloned() })
 }

@@ -18,11 +18,11 @@ impl Index {
         position: Position,
         message: &Message,
     ) {
-        if !message.body.flags().has_deadline || topic.name().is_dead_letter() {
+        if topic.name().is_dead_letter() {
             return;
         }
-        if let Some(deadline) = message.body.metadata().envelope.deadline {
-            self.deadlines.insert((topic.id(), partition, position), deadline.at);
+        if let Some(deadline) = message.deadline() {
+            self.deadlines.insert((topic.id(), partition, position), deadline);
             self.rearm_deadline(topic.id(), partition, position);
         }
     }

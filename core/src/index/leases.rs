@@ -27,6 +27,9 @@ pub(crate) struct Lease {
 pub enum LeaseEnd {
     /// The delivery cannot leave before the record with this LSN is durable.
     Unreleased(Lsn),
+    /// The delivery of the record with this LSN waits for the bytes of its message, or of one that goes to the same
+    /// stream before it.
+    Unread(Lsn),
     /// The lease was extended; the reply cannot leave before the record with this LSN is durable.
     Extending(Lsn),
     /// Then.
@@ -133,12 +136,26 @@ impl Index {
     }
 
     fn release_message(&mut self, message_ref: &MessageRef, decided_at: Lsn, end: Timestamp) {
-        let topic = self.topics.get_mut(&message_ref.topic);
-        let group = topic.and_then(|topic| topic.groups.get_mut(&message_ref.group));
-        let cursor = group.and_then(|group| group.cursors.get_mut(message_ref.partition.0 as usize));
-        let lease = cursor.and_then(|cursor| cursor.leases.get_mut(&message_ref.position));
         let waits = |end| end == LeaseEnd::Unreleased(decided_at) || end == LeaseEnd::Extending(decided_at);
-        if let Some(lease) = lease.filter(|lease| waits(lease.end)) {
+        if let Some(lease) = self.lease_mut(message_ref).filter(|lease| waits(lease.end)) {
+            lease.end = LeaseEnd::At(end);
+            self.timers.set(end, Timer::Lease(*message_ref));
+        }
+    }
+
+    /// The delivery of a message that was decided at `decided_at` waits for bytes.
+    pub(crate) fn await_bytes(&mut self, message_ref: &MessageRef, decided_at: Lsn) {
+        let lease = self.lease_mut(message_ref);
+        if let Some(lease) = lease.filter(|lease| lease.end == LeaseEnd::Unreleased(decided_at)) {
+            lease.end = LeaseEnd::Unread(decided_at);
+        }
+    }
+
+    /// The delivery of a message that was decided at `decided_at` leaves after it waited for bytes: its lease begins to
+    /// run.
+    pub(crate) fn release_read(&mut self, message_ref: &MessageRef, decided_at: Lsn, end: Timestamp) {
+        let lease = self.lease_mut(message_ref);
+        if let Some(lease) = lease.filter(|lease| lease.end == LeaseEnd::Unread(decided_at)) {
             lease.end = LeaseEnd::At(end);
             self.timers.set(end, Timer::Lease(*message_ref));
         }
@@ -147,8 +164,9 @@ impl Index {
     /// The messages whose delivery to a consumer could not leave yet.
     pub(crate) fn unreleased_to(&self, consumer: ConsumerId) -> Vec<MessageRef> {
         let leased = self.consumers.get(&consumer).into_iter().flat_map(|consumer| consumer.unanswered.leased());
-        let unreleased =
-            |message_ref: &MessageRef| matches!(self.lease_end(message_ref), Some(LeaseEnd::Unreleased(_)));
+        let unreleased = |message_ref: &MessageRef| {
+            matches!(self.lease_end(message_ref), Some(LeaseEnd::Unreleased(_) | LeaseEnd::Unread(_)))
+        };
         leased.filter(unreleased).collect()
     }
 
@@ -165,6 +183,11 @@ impl Index {
     fn lease(&self, message_ref: &MessageRef) -> Option<&Lease> {
         let group = self.topics.get(&message_ref.topic)?.groups.get(&message_ref.group)?;
         group.cursors.get(message_ref.partition.0 as usize)?.leases.get(&message_ref.position)
+    }
+
+    fn lease_mut(&mut self, message_ref: &MessageRef) -> Option<&mut Lease> {
+        let group = self.topics.get_mut(&message_ref.topic)?.groups.get_mut(&message_ref.group)?;
+        group.cursors.get_mut(message_ref.partition.0 as usize)?.leases.get_mut(&message_ref.position)
     }
 
     /// Whether an expiry of this message's lease counts against the message: its delivery is the oldest that the stream

@@ -324,8 +324,8 @@ impl Index {
             let mut queue = PriorityQueue::default();
             for (position, message) in partition.special() {
                 if partition.in_backlog(position) {
-                    self.enqueue(&mut queue, (topic.id(), id, position), message, clocks);
-                    self.watch_deadline(topic, id, position, message);
+                    self.enqueue(&mut queue, (topic.id(), id, position), &message, clocks);
+                    self.watch_deadline(topic, id, position, &message);
                 }
             }
             queues.push(queue);
@@ -349,7 +349,7 @@ impl Index {
         clocks: Clocks,
     ) {
         let delayed_until = clocks.delay_of(message);
-        queue.add(position, message.body.flags().priority, delayed_until);
+        queue.add(position, message.flags().priority, delayed_until);
         if let Some(until) = delayed_until {
             self.timers.set(until, Timer::Delay(topic, partition, position));
         }
@@ -372,7 +372,7 @@ impl Index {
                     }
                     Phase::Queued { .. } => {
                         let message = topic.partition(partition).and_then(|partition| partition.message(position));
-                        let priority = message.expect("a delivered, unacked message is stored").body.flags().priority;
+                        let priority = message.expect("a delivered, unacked message is stored").flags().priority;
                         self.cursor_mut(&message_ref).requeue(priority, position);
                     }
                 }
@@ -442,8 +442,8 @@ impl Index {
                 }
                 for (position, message) in messages.special() {
                     if messages.in_backlog(position) && !queue.is_delayed(position) {
-                        self.enqueue(&mut queue, (id, partition, position), message, clocks);
-                        self.watch_deadline(topic, partition, position, message);
+                        self.enqueue(&mut queue, (id, partition, position), &message, clocks);
+                        self.watch_deadline(topic, partition, position, &message);
                     }
                 }
             }
@@ -467,7 +467,7 @@ impl Index {
         let message =
             topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
         let Some(message) = message else { return };
-        self.cursor_mut(message_ref).take(message.body.flags().priority, message_ref.position);
+        self.cursor_mut(message_ref).take(message.flags().priority, message_ref.position);
     }
 
     fn withdraw_group(&mut self, state: &State, topic: TopicId, group: GroupId, now: Timestamp) {
@@ -504,16 +504,16 @@ impl Index {
         &mut self,
         state: &State,
         (topic, partition): (TopicId, PartitionId),
-        new: Option<(Position, &Message)>,
+        new: Option<(Position, Message)>,
     ) {
         if let Some((position, message)) = new {
-            let flags = message.body.flags();
+            let flags = message.flags();
             if flags.has_deadline {
-                self.watch_deadline(state.topic(topic).expect("a message was stored"), partition, position, message);
+                self.watch_deadline(state.topic(topic).expect("a message was stored"), partition, position, &message);
             }
             if flags.has_delay || flags.priority.level() > 0 {
                 let mut queue = std::mem::take(&mut self.topic_mut(topic).queues[partition.0 as usize]);
-                self.enqueue(&mut queue, (topic, partition, position), message, Clocks::of(state));
+                self.enqueue(&mut queue, (topic, partition, position), &message, Clocks::of(state));
                 self.topic_mut(topic).queues[partition.0 as usize] = queue;
             }
         }

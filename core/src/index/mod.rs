@@ -103,12 +103,11 @@ impl Clocks {
 
     /// The end of a message's delay, unless it has passed.
     fn delay_of(self, message: &Message) -> Option<Due> {
-        if !message.body.flags().has_delay {
+        if !message.flags().has_delay {
             return None;
         }
-        let envelope = message.body.metadata().envelope;
-        let delayed_until = envelope.delayed_until.filter(|until| *until > self.now).map(Due::Broker);
-        delayed_until.or(envelope.deliver_at.filter(|at| *at > self.wall).map(Due::Wall))
+        let delayed_until = message.delayed_until().filter(|until| *until > self.now).map(Due::Broker);
+        delayed_until.or(message.deliver_at().filter(|at| *at > self.wall).map(Due::Wall))
     }
 }
 
@@ -233,7 +232,7 @@ impl Index {
         let topic = state.topic(message_ref.topic).expect("timers of a deleted topic are cancelled");
         let message =
             topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
-        let priority = message.expect("timers of an acked message are cancelled").body.flags().priority;
+        let priority = message.expect("timers of an acked message are cancelled").flags().priority;
         self.cursor_mut(message_ref).requeue(priority, message_ref.position);
         self.offer(message_ref.topic, message_ref.group, message_ref.partition);
     }

@@ -36,6 +36,8 @@ pub const RECORD_KIND_MAX: u8 = 0xEF;
 pub const SYNCED_MARK: u8 = 0xF0;
 /// A control frame at the end of a segment that was rotated or closed, and of every finished snapshot.
 pub const FOOTER: u8 = 0xF1;
+/// A control frame before the footer of a snapshot: the segments that the snapshot refers to.
+pub const REFERRED: u8 = 0xF6;
 /// The version of marks and footers.
 pub const CONTROL_VERSION: u8 = 1;
 

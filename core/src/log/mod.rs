@@ -63,6 +63,7 @@ pub mod recovery;
 pub mod report;
 mod scan;
 pub mod segment;
+mod segment_index;
 pub mod snapshot;
 pub mod storage;
 
@@ -75,5 +76,8 @@ pub use proof::find_frame;
 pub use recovery::{Replay, recover};
 pub use report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
 pub use segment::{END_ZEROS, SegmentHeader, SegmentReader, Stop, StopReason};
-pub use snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, SnapshotWriter, read_snapshot, read_snapshot_head};
+pub use segment_index::{IndexEntry, SegmentIndex};
+pub use snapshot::{
+    ReferredSegment, SnapshotError, SnapshotHead, SnapshotReadError, SnapshotWriter, read_snapshot, read_snapshot_head,
+};
 pub use storage::{FileId, FileInfo, FileNameError, IoOp, ReadSizes, Storage, StorageFault, WriteAt, read_whole};

@@ -6,6 +6,7 @@
 //! and its limits.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::frame::{CONTROL_VERSION, FOOTER, Frame, LogPosition, RECORD_KIND_MAX, SYNCED_MARK};
 use super::header::{HeaderError, LogId};
@@ -13,6 +14,7 @@ use super::proof;
 use super::report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
 use super::scan::{FolderScan, storage_error};
 use super::segment::{END_ZEROS, SegmentHeader, SegmentReader, StopReason};
+use super::segment_index::SegmentIndex;
 use super::snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, read_snapshot};
 use super::storage::{FileId, Storage, read_whole};
 use crate::types::{FrameNumber, Lsn};
@@ -85,6 +87,7 @@ pub fn recover(
             last_crc: 0,
             next_segment: scan.segments.last().map_or(1, |last| last.sequence + 1),
             segments: Vec::new(),
+            referred: Vec::new(),
             snapshots: Vec::new(),
             garbage: Vec::new(),
             notices: Vec::new(),
@@ -95,7 +98,7 @@ pub fn recover(
         scan,
         base: None,
         damaged: Vec::new(),
-        ends: BTreeMap::new(),
+        read: BTreeMap::new(),
         buffer,
     };
     recovery.restore_snapshot(storage, replay)?;
@@ -116,10 +119,20 @@ struct Recovery {
     base: Option<SnapshotHead>,
     /// Damaged snapshots, newest first.
     damaged: Vec<(FrameNumber, SnapshotError)>,
-    /// How many bytes of the segments that were read must be kept, by sequence number.
-    ends: BTreeMap<u64, u64>,
+    /// What is known of the segments that were read, by sequence number.
+    read: BTreeMap<u64, ReadSegment>,
     /// Reused for every segment.
     buffer: Vec<u8>,
+}
+
+/// What is known of a segment that was read.
+#[derive(Debug, Default)]
+struct ReadSegment {
+    /// How many bytes of it must be kept.
+    end: u64,
+    /// The position behind its last frame.
+    last: LogPosition,
+    index: SegmentIndex,
 }
 
 impl Recovery {
@@ -138,7 +151,8 @@ impl Recovery {
             replay.reset();
             let restore = |kind, version, payload: &[u8]| replay.restore(kind, version, payload);
             match read_snapshot(storage, frame, &mut self.buffer, restore) {
-                Ok(head) => {
+                Ok((head, referred)) => {
+                    self.out.referred = referred;
                     replay.restored().map_err(|reason| RecoveryError::Contradictory { file, reason })?;
                     self.base = Some(head);
                     self.out.snapshot = Some(head.at);
@@ -165,6 +179,7 @@ impl Recovery {
     ) -> Result<(), RecoveryError> {
         let start = self.find_start()?;
         let headers = self.check_headers(start)?;
+        self.read_referred(start, storage)?;
         if let Some(first) = headers.first() {
             self.check_base(first.previous, first.previous_crc, first.file(), 0)?;
         }
@@ -189,12 +204,46 @@ impl Recovery {
         else {
             return Err(self.start_error(needed));
         };
+        let referred = &self.out.referred;
         for segment in &segments[..start] {
-            if let Err(error) = segment.header {
+            let is_referred = referred.binary_search_by_key(&segment.sequence, |referred| referred.sequence).is_ok();
+            if let (false, Err(error)) = (is_referred, segment.header) {
                 self.out.notices.push(Notice::UnneededDamage { file: segment.file(), error });
             }
         }
         Ok(start)
+    }
+
+    /// Checks that the segments before `start` to which the snapshot refers are there, and intact.
+    fn read_referred(&mut self, start: usize, storage: &mut (impl Storage + ?Sized)) -> Result<(), RecoveryError> {
+        let Some(base) = self.base else { return Ok(()) };
+        let first = self.scan.segments[start].sequence;
+        for referred in self.out.referred.clone().into_iter().take_while(|referred| referred.sequence < first) {
+            let file = referred.file();
+            let found = self.scan.segments.iter().find(|segment| segment.sequence == referred.sequence);
+            let header = found.map(|segment| segment.header).ok_or(RecoveryError::MissingPayloads {
+                missing: file,
+                by: base.file(),
+                bytes: referred.live_bytes,
+            })?;
+            let proof = Proof::Snapshot(base.at.frame);
+            let header = header.map_err(|error| RecoveryError::DamagedHeader { file, error, proof })?;
+            let mut buffer = std::mem::take(&mut self.buffer);
+            read_whole(storage, file, &mut buffer).map_err(|fault| storage_error("reading", Some(file), fault))?;
+            let mut reader = SegmentReader::new(&header, &buffer);
+            let mut read = ReadSegment::default();
+            while reader.log_position().frame < referred.last.frame {
+                let Some(frame) = reader.next() else {
+                    return Err(corrupt(file, &reader, Proof::Snapshot(base.at.frame)));
+                };
+                read.add(&reader, &frame);
+            }
+            read.end = reader.position() as u64;
+            check_count(file, read.end, reader.log_position(), base.file(), referred.last.lsn)?;
+            self.read.insert(header.sequence, read);
+            self.buffer = buffer;
+        }
+        Ok(())
     }
 
     fn start_error(&self, needed: FrameNumber) -> RecoveryError {
@@ -241,10 +290,12 @@ impl Recovery {
     ) -> Result<(), RecoveryError> {
         let file = header.file();
         let mut reader = SegmentReader::new(header, bytes);
+        let mut read = ReadSegment::default();
         while reader.log_position().frame < next.previous.frame {
             let Some(frame) = reader.next() else {
                 return Err(corrupt(file, &reader, Proof::Successor(next.file())));
             };
+            read.add(&reader, &frame);
             self.replay_frame(file, &reader, &frame, replay)?;
         }
         let (position, last) = (reader.position() as u64, reader.log_position());
@@ -259,7 +310,8 @@ impl Recovery {
             });
         }
         check_count(file, position, last, next.file(), next.previous.lsn)?;
-        self.ends.insert(header.sequence, reader.position() as u64);
+        read.end = position;
+        self.read.insert(header.sequence, read);
         Ok(())
     }
 
@@ -273,7 +325,9 @@ impl Recovery {
         let file = header.file();
         let mut reader = SegmentReader::new(header, bytes);
         let mut footer_last = false;
+        let mut read = ReadSegment::default();
         while let Some(frame) = reader.next() {
+            read.add(&reader, &frame);
             footer_last = frame.head.kind == FOOTER;
             self.replay_frame(file, &reader, &frame, replay)?;
         }
@@ -290,7 +344,8 @@ impl Recovery {
         }
         // Behind a footer nothing follows. Elsewhere zeros stay, which show that the file was not cut within its data.
         let keep = if ends_in_footer { end as u64 } else { (end as u64 + END_ZEROS).next_multiple_of(PAGE_BYTES) };
-        self.ends.insert(header.sequence, keep);
+        read.end = keep;
+        self.read.insert(header.sequence, read);
         if reason != StopReason::End {
             let witness = proof::find_witness(bytes, position, frame, header.seed());
             if let Some(witness) = witness {
@@ -356,27 +411,27 @@ impl Recovery {
 
     /// Separates the files to keep from the garbage.
     fn conclude(self) -> Recovered {
-        let Self { mut out, scan, damaged, ends, .. } = self;
+        let Self { mut out, scan, damaged, mut read, .. } = self;
         let is_damaged = |frame: &FrameNumber| damaged.iter().any(|(bad, _)| bad == frame);
         // A damaged snapshot is garbage: left in place, it would later count as one of the two to keep, and everything
         // in it has just been recovered from elsewhere.
         let (bad, mut good): (Vec<_>, Vec<_>) = scan.snapshots.iter().copied().partition(is_damaged);
         out.snapshots = good.split_off(good.len().saturating_sub(2));
-        let reach_back = if out.snapshots.len() == 2 { out.snapshots[0] } else { FrameNumber(0) };
-
         let mut last_frame = out.last.frame;
         for (index, segment) in scan.segments.iter().enumerate().rev() {
             // A segment whose header is damaged begins no earlier than the one before.
             let header = scan.segments[..=index].iter().rev().find_map(|segment| segment.header.ok());
             let first_frame = header.map_or(FrameNumber(1), |header| header.first_frame());
-            let in_use = segment.sequence + 1 == out.next_segment;
-            if last_frame <= reach_back && !in_use {
-                out.garbage.push(segment.file());
-            } else {
-                let (sequence, len) = (segment.sequence, segment.len);
-                let end = ends.get(&sequence).map_or(len, |end| len.min(*end));
-                out.segments.push(SegmentInfo { sequence, first_frame, last_frame, len, end });
-            }
+            let (sequence, len) = (segment.sequence, segment.len);
+            let read = read.remove(&sequence);
+            let first_lsn = segment.header.map_or(Lsn(0), |header| header.previous.lsn.next());
+            let last = read.as_ref().map_or(LogPosition::default(), |read| read.last);
+            let lsns = first_lsn..if read.is_some() { last.lsn.next().max(first_lsn) } else { first_lsn };
+            // Of a segment that was read it is known; others may be missing behind it.
+            let own_last = if last.frame >= first_frame { last.frame } else { last_frame };
+            let end = read.as_ref().map_or(len, |read| len.min(read.end));
+            let index = Arc::new(read.unwrap_or_default().index);
+            out.segments.push(SegmentInfo { sequence, first_frame, last_frame: own_last, len, end, lsns, index });
             // An older segment ends where this one begins, whatever the older header says.
             last_frame = segment.header.map_or(last_frame, |header| header.previous.frame);
         }
@@ -389,6 +444,16 @@ impl Recovery {
         out.garbage.extend(scan.drafts.into_iter().map(FileId::SnapshotDraft));
         out.garbage.sort();
         out
+    }
+}
+
+impl ReadSegment {
+    /// Adds a frame, the last that `reader` has returned.
+    fn add(&mut self, reader: &SegmentReader<'_>, frame: &Frame<'_>) {
+        self.last = reader.log_position();
+        if frame.head.kind <= RECORD_KIND_MAX {
+            self.index.add(reader.log_position(), (reader.position() - frame.size()) as u64);
+        }
     }
 }
 

@@ -1,9 +1,13 @@
 //! The result of recovery: what it found, notices for the operator, or the reason for a refusal.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use super::frame::LogPosition;
 use super::header::{FORMAT_VERSION, HeaderError, LogId};
 use super::segment::{SegmentHeader, StopReason};
-use super::snapshot::SnapshotError;
+use super::segment_index::SegmentIndex;
+use super::snapshot::{ReferredSegment, SnapshotError};
 use super::storage::{FileId, IoOp, StorageFault};
 use crate::types::{FrameNumber, Lsn};
 
@@ -22,6 +26,8 @@ pub struct Recovered {
     pub next_segment: u64,
     /// The segments to keep, oldest first.
     pub segments: Vec<SegmentInfo>,
+    /// The segments that the snapshot refers to, by sequence number.
+    pub referred: Vec<ReferredSegment>,
     /// The snapshots to keep, oldest first: at most two. The older one has not been read.
     pub snapshots: Vec<FrameNumber>,
     /// Files that are no longer needed; [`cleanup_ops`](Self::cleanup_ops) removes them.
@@ -81,7 +87,7 @@ impl Recovered {
 }
 
 /// A segment to keep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
     /// Its sequence number.
     pub sequence: u64,
@@ -95,6 +101,10 @@ pub struct SegmentInfo {
     pub len: u64,
     /// How many bytes of the file must be kept; its size if that is not known.
     pub end: u64,
+    /// The LSNs of its records; empty if it was not read.
+    pub lsns: Range<Lsn>,
+    /// Where its records stand; empty if it was not read.
+    pub index: Arc<SegmentIndex>,
 }
 
 /// Damage or leftovers that recovery handled.
@@ -239,6 +249,16 @@ pub enum RecoveryError {
         after: FileId,
         /// The number of the first frame in the segment before the gap.
         frame: FrameNumber,
+    },
+    /// A segment is missing to which the snapshot refers.
+    #[error("{missing}: missing, though {by} refers to {bytes} bytes in it. {REMEDY}")]
+    MissingPayloads {
+        /// The missing segment.
+        missing: FileId,
+        /// The snapshot.
+        by: FileId,
+        /// The bytes of the payloads in it.
+        bytes: u64,
     },
     /// The oldest segment starts behind the first frame that is needed.
     #[error(

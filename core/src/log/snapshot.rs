@@ -5,7 +5,7 @@
 //! opaque here.
 
 use super::frame::{
-    self, CONTROL_VERSION, CrcSeed, EncodeError, FOOTER, FrameChain, FrameError, LogPosition, RECORD_KIND_MAX,
+    self, CONTROL_VERSION, CrcSeed, EncodeError, FOOTER, FrameChain, FrameError, LogPosition, RECORD_KIND_MAX, REFERRED,
 };
 use super::header::{BlockReader, BlockWriter, HEADER_BYTES, HeaderError, LogId, all_zero, count};
 use super::storage::{FileId, Storage, StorageFault, read_more};
@@ -105,10 +105,59 @@ impl SnapshotWriter {
         self.chain.record(out, FrameNumber(0), kind, version, write).map(|_| ())
     }
 
-    /// Appends the footer, which completes the snapshot.
-    pub fn finish(mut self, out: &mut Vec<u8>) {
+    /// Appends the segments that the snapshot refers to, and the footer, which completes it.
+    pub fn finish(mut self, segments: &[ReferredSegment], out: &mut Vec<u8>) {
         let records = self.chain.last().frame.0;
+        let mut list = Vec::with_capacity(segments.len() * REFERRED_BYTES);
+        segments.iter().for_each(|segment| segment.encode(&mut list));
+        self.chain.control(out, FrameNumber(0), REFERRED, &list);
         self.chain.control(out, FrameNumber(0), FOOTER, &records.to_le_bytes());
+    }
+}
+
+/// A segment that holds payloads to which a snapshot refers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReferredSegment {
+    /// Its sequence number.
+    pub sequence: u64,
+    /// The position behind its last frame, or behind the last one before the snapshot.
+    pub last: LogPosition,
+    /// The byte at which that frame ends.
+    pub end: u64,
+    /// The bytes of the payloads.
+    pub live_bytes: u64,
+}
+
+/// The bytes of an entry in the list of segments.
+const REFERRED_BYTES: usize = 5 * 8;
+
+impl ReferredSegment {
+    /// Its file.
+    #[must_use]
+    pub const fn file(&self) -> FileId {
+        FileId::Segment(self.sequence)
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        for number in [self.sequence, self.last.frame.0, self.last.lsn.0, self.end, self.live_bytes] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+
+    fn decode(bytes: &[u8; REFERRED_BYTES]) -> Self {
+        let mut numbers = bytes.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number));
+        let mut next = || numbers.next().expect("an entry has five numbers");
+        let (sequence, frame, lsn) = (next(), FrameNumber(next()), Lsn(next()));
+        Self { sequence, last: LogPosition { frame, lsn }, end: next(), live_bytes: next() }
+    }
+
+    /// Decodes the list of a snapshot at `at`: ascending, and nothing in it behind the snapshot.
+    fn decode_list(bytes: &[u8], at: LogPosition) -> Option<Vec<Self>> {
+        let (entries, rest) = bytes.as_chunks();
+        let list: Vec<_> = entries.iter().map(Self::decode).collect();
+        let ascends = list.windows(2).all(|pair| pair[0].sequence < pair[1].sequence);
+        let is_before = |segment: &Self| segment.last.frame <= at.frame && segment.last.lsn <= at.lsn;
+        (rest.is_empty() && ascends && list.iter().all(is_before)).then_some(list)
     }
 }
 
@@ -152,6 +201,12 @@ pub enum SnapshotError {
     #[error("the footer at byte {position} has a wrong record count")]
     BadFooter {
         /// Where the footer starts.
+        position: u64,
+    },
+    /// The list of the segments that it refers to is invalid, or missing.
+    #[error("no valid list of segments before the footer at byte {position}")]
+    BadList {
+        /// Where the list or the footer starts.
         position: u64,
     },
     /// Data follows the footer.
@@ -217,8 +272,8 @@ fn checked_head(bytes: &[u8], number: FrameNumber) -> Result<(SnapshotHead, u32)
     Ok((head, crc))
 }
 
-/// Reads the finished snapshot of frame `number` and passes the kind, version and payload of each record to `each`, in
-/// order.
+/// Reads the finished snapshot of frame `number`, passes the kind, version and payload of each record to `each`, in
+/// order, and returns its header and the segments that it refers to.
 ///
 /// Records are passed on as they are read. They may be relied on only once this returns `Ok`, which means that the
 /// whole snapshot was valid. Memory use stays near the size of the largest frame, however large the file. `window` is a
@@ -231,7 +286,7 @@ pub fn read_snapshot<E>(
     number: FrameNumber,
     window: &mut Vec<u8>,
     mut each: impl FnMut(u8, u8, &[u8]) -> Result<(), E>,
-) -> Result<SnapshotHead, SnapshotReadError<E>> {
+) -> Result<(SnapshotHead, Vec<ReferredSegment>), SnapshotReadError<E>> {
     let file = FileId::Snapshot(number);
     let window_bytes = storage.read_sizes().window;
     window.clear();
@@ -239,6 +294,7 @@ pub fn read_snapshot<E>(
     let (head, header_crc) = checked_head(window, number)?;
     let seed = head.seed();
     let (mut records, mut last_crc) = (0_u64, header_crc);
+    let mut segments = None;
     // The window holds the file from `base` on; the next frame starts at `at` within it.
     let (mut base, mut at) = (0_u64, HEADER_BYTES);
     loop {
@@ -256,13 +312,18 @@ pub fn read_snapshot<E>(
             }
             Err(error) => return Err(SnapshotError::BadFrame { position, error }.into()),
         };
-        if frame.head.number != FrameNumber(records + 1) || frame.head.prev_crc != last_crc {
+        if frame.head.number != FrameNumber(records + 1 + u64::from(segments.is_some()))
+            || frame.head.prev_crc != last_crc
+        {
             return Err(SnapshotError::OutOfPlace { position }.into());
         }
         let (kind, version) = (frame.head.kind, frame.head.version);
         at += frame.size();
         last_crc = frame.crc;
-        if kind <= RECORD_KIND_MAX {
+        if kind == REFERRED && version == CONTROL_VERSION && segments.is_none() {
+            let list = ReferredSegment::decode_list(frame.payload, head.at);
+            segments = Some(list.ok_or(SnapshotError::BadList { position })?);
+        } else if kind <= RECORD_KIND_MAX && segments.is_none() {
             records += 1;
             each(kind, version, frame.payload).map_err(|reason| SnapshotReadError::Refused {
                 at: head.at,
@@ -279,6 +340,8 @@ pub fn read_snapshot<E>(
             break;
         }
     }
+    let position = base + at as u64;
+    let segments = segments.ok_or(SnapshotError::BadList { position })?;
     let footer_end = base + at as u64;
     window.drain(..at);
     let mut end = footer_end;
@@ -286,7 +349,7 @@ pub fn read_snapshot<E>(
         end += window.len() as u64;
         window.clear();
         if read_more(storage, file, end, window, window_bytes)? == 0 {
-            return Ok(head);
+            return Ok((head, segments));
         }
     }
     Err(SnapshotError::Trailing { position: footer_end }.into())

@@ -21,6 +21,7 @@ impl<F: Faults> Pipeline<F> {
             broker,
             log,
             maintenance,
+            reads,
             snapshot_every_bytes: _,
             snapshot_every_segments: _,
             rest_after: _,
@@ -33,13 +34,12 @@ impl<F: Faults> Pipeline<F> {
             rest_is_deferred,
             rested,
             reclaim_at,
-            failed_snapshot_bytes: _,
             closing,
         } = self;
         broker.canonical(out)?;
         log.canonical(out)?;
         write!(out, "{maintenance:?} {snapshot_wanted} {log_busy} {maintenance_busy} {mark_at:?} {closing} ")?;
-        write!(out, "{rest_at:?} {rest_is_deferred} {rested:?} {reclaim_at:?} ")
+        write!(out, "{rest_at:?} {rest_is_deferred} {rested:?} {reclaim_at:?} {reads:?} ")
     }
 }
 

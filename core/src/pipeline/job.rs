@@ -24,8 +24,8 @@ pub struct Job {
 /// What the completion of a job means.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
-    /// The log is synced through this position.
-    Commit { through: LogPosition },
+    /// The log is synced through this position, which is at this byte of this segment.
+    Commit { through: LogPosition, end: (u64, u64) },
     /// A maintenance task has ended.
     Maintenance(MaintenanceTask),
 }

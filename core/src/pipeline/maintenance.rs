@@ -1,5 +1,6 @@
 //! File maintenance: prepares the next segment, writes snapshots in the background, removes obsolete files.
 
+use super::referred::LiveBytes;
 use super::writer::{NextSegment, Writer};
 use crate::codec::record as codec;
 use crate::log::{FileId, IoOp, SnapshotHead, SnapshotWriter, StorageFault, WriteAt};
@@ -18,8 +19,8 @@ const RETRY_SNAPSHOT: Millis = Millis(10_000);
 pub(super) struct Maintenance {
     slice_bytes: usize,
     task: Task,
-    /// Complete snapshots, oldest first, by the frame each was taken after.
-    snapshots: Vec<FrameNumber>,
+    /// Complete snapshots, oldest first.
+    snapshots: Vec<KeptSnapshot>,
     /// Files to remove.
     obsolete: Vec<FileId>,
     /// When to retry the creation of the next segment.
@@ -30,6 +31,21 @@ pub(super) struct Maintenance {
     must_retry_snapshot: bool,
 }
 
+/// A complete snapshot.
+#[derive(Clone, Debug)]
+pub(super) struct KeptSnapshot {
+    /// The frame it was taken after.
+    pub(super) frame: FrameNumber,
+    /// The sequence numbers of the segments that it refers to, in ascending order.
+    pub(super) segments: Vec<u64>,
+}
+
+impl KeptSnapshot {
+    fn refers_to(&self, sequence: u64) -> bool {
+        self.segments.binary_search(&sequence).is_ok()
+    }
+}
+
 /// The progress of a snapshot.
 #[derive(Clone)]
 enum Task {
@@ -37,7 +53,7 @@ enum Task {
     /// The draft is being written.
     Writing(Box<Draft>),
     /// The draft is synced; it is renamed once the log is synced through its frame.
-    Written(SnapshotHead),
+    Written(SnapshotHead, Vec<u64>),
     /// The disk was full; the draft is being removed.
     Discarding(SnapshotHead),
 }
@@ -47,6 +63,7 @@ struct Draft {
     head: SnapshotHead,
     writer: Option<SnapshotWriter>,
     images: View,
+    live: LiveBytes,
     position: u64,
 }
 
@@ -67,15 +84,8 @@ pub(super) enum MaintenanceTask {
     Remove,
 }
 
-impl MaintenanceTask {
-    /// Whether it writes a snapshot.
-    pub(super) fn is_snapshot(self) -> bool {
-        matches!(self, Self::Write { .. })
-    }
-}
-
 impl Maintenance {
-    pub(super) fn new(slice_bytes: usize, snapshots: Vec<FrameNumber>) -> Self {
+    pub(super) fn new(slice_bytes: usize, snapshots: Vec<KeptSnapshot>) -> Self {
         Self {
             // Empty slices would never complete a snapshot.
             slice_bytes: slice_bytes.max(1),
@@ -98,16 +108,16 @@ impl Maintenance {
         self.must_retry_snapshot
     }
 
-    /// Ends the wait after a snapshot that failed on a full disk, since the next one is much smaller.
+    /// Ends the wait after a snapshot that failed on a full disk, since messages were removed meanwhile.
     pub(super) fn retry_snapshot_now(&mut self) {
         if self.must_retry_snapshot {
             self.snapshot_at = None;
         }
     }
 
-    /// The complete snapshots, oldest first.
-    pub(super) fn snapshots(&self) -> &[FrameNumber] {
-        &self.snapshots
+    /// The frames that the complete snapshots were taken after, oldest first.
+    pub(super) fn snapshots(&self) -> impl DoubleEndedIterator<Item = FrameNumber> {
+        self.snapshots.iter().map(|snapshot| snapshot.frame)
     }
 
     /// When [`Maintenance::on_time`] must be called.
@@ -124,9 +134,9 @@ impl Maintenance {
     }
 
     /// Begins a snapshot of the state at `head.at`.
-    pub(super) fn begin(&mut self, head: SnapshotHead, images: View) {
+    pub(super) fn begin(&mut self, head: SnapshotHead, images: View, live: LiveBytes) {
         assert!(self.is_free(), "no snapshot is in progress");
-        self.task = Task::Writing(Box::new(Draft { head, writer: None, images, position: 0 }));
+        self.task = Task::Writing(Box::new(Draft { head, writer: None, images, live, position: 0 }));
     }
 
     /// The next task and its ops. After a full disk the creation of a segment is retried, if `retries`.
@@ -153,14 +163,14 @@ impl Maintenance {
                 let (finished, ops) = draft.slice(self.slice_bytes);
                 return Some((MaintenanceTask::Write { finished }, ops));
             }
-            Task::Written(head) if log.synced().frame >= head.at.frame => {
+            Task::Written(head, _) if log.synced().frame >= head.at.frame => {
                 let rename = IoOp::Rename { from: head.draft(), to: head.file() };
                 return Some((MaintenanceTask::Rename, vec![rename, IoOp::SyncFolder]));
             }
             Task::Discarding(head) => {
                 return Some((MaintenanceTask::Discard, vec![IoOp::Remove { file: head.draft() }, IoOp::SyncFolder]));
             }
-            Task::Idle | Task::Written(_) => {}
+            Task::Idle | Task::Written(..) => {}
         }
         if self.obsolete.is_empty() {
             return None;
@@ -182,6 +192,7 @@ impl Maintenance {
         result: Result<(), StorageFault>,
         now: Timestamp,
         log: &mut Writer,
+        is_reading: impl Fn(u64) -> bool,
     ) -> Result<(), StorageFault> {
         match (task, result) {
             (MaintenanceTask::CreateSegment, Ok(())) => log.set_next_segment(NextSegment::Ready),
@@ -214,14 +225,15 @@ impl Maintenance {
             }
             (MaintenanceTask::Write { finished: true }, Ok(())) => {
                 if let Task::Writing(draft) = std::mem::replace(&mut self.task, Task::Idle) {
-                    self.task = Task::Written(draft.head);
+                    let referred = draft.live.referred().iter().map(|segment| segment.sequence).collect();
+                    self.task = Task::Written(draft.head, referred);
                 }
             }
             (MaintenanceTask::Rename, Ok(())) => {
-                if let Task::Written(head) = std::mem::replace(&mut self.task, Task::Idle) {
-                    self.renamed(head.at.frame, log);
+                if let Task::Written(head, segments) = std::mem::replace(&mut self.task, Task::Idle) {
+                    self.renamed(KeptSnapshot { frame: head.at.frame, segments }, log, &is_reading);
                 }
-                if log.next_segment() == NextSegment::NoSpace && !log.has_closed() {
+                if log.next_segment() == NextSegment::NoSpace && !self.can_free(log, is_reading) {
                     // The snapshot was taken to free space; the next one waits until that had an effect.
                     self.snapshot_at = Some(now.after(RETRY));
                 }
@@ -238,15 +250,23 @@ impl Maintenance {
         Ok(())
     }
 
-    /// A snapshot is complete: keeps it, the one before it, and the segments since that one.
-    fn renamed(&mut self, frame: FrameNumber, log: &mut Writer) {
+    /// Whether there are segments that go with the next snapshot, if that refers to the same segments as the newest.
+    pub(super) fn can_free(&self, log: &Writer, is_reading: impl Fn(u64) -> bool) -> bool {
+        let Some(newest) = self.snapshots.last() else { return false };
+        log.closed_through(newest.frame).any(|sequence| !newest.refers_to(sequence) && !is_reading(sequence))
+    }
+
+    /// A snapshot is complete: keeps it, the one before it, the segments since that one, and those to which one of the
+    /// two refers or that are being read.
+    fn renamed(&mut self, snapshot: KeptSnapshot, log: &mut Writer, is_reading: impl Fn(u64) -> bool) {
         self.must_retry_snapshot = false;
-        self.snapshots.push(frame);
+        self.snapshots.push(snapshot);
         while self.snapshots.len() > 2 {
-            self.obsolete.push(FileId::Snapshot(self.snapshots.remove(0)));
+            self.obsolete.push(FileId::Snapshot(self.snapshots.remove(0).frame));
         }
-        if let [older, _newer] = self.snapshots[..] {
-            self.obsolete.extend(log.drop_closed_through(older));
+        if let [older, newer] = &self.snapshots[..] {
+            let is_kept = |sequence| older.refers_to(sequence) || newer.refers_to(sequence) || is_reading(sequence);
+            self.obsolete.extend(log.drop_closed_through(older.frame, is_kept));
         }
     }
 }
@@ -267,13 +287,14 @@ impl Draft {
                 finished = true;
                 break;
             };
+            self.live.add(&image, &self.images);
             let record = Record { at: Timestamp::default(), event: Event::Restored(image) };
             let kind = codec::kind(&record.event);
             let written = writer.record(&mut bytes, kind, codec::VERSION, |out| codec::encode(&record, out));
             written.expect("an image fits into a frame, as the records it comes from did");
         }
         if finished {
-            writer.finish(&mut bytes);
+            writer.finish(&self.live.referred(), &mut bytes);
         } else {
             self.writer = Some(writer);
         }
@@ -306,7 +327,7 @@ impl std::fmt::Debug for Task {
         match self {
             Self::Idle => f.write_str("Idle"),
             Self::Writing(draft) => write!(f, "Writing({:?}, {} bytes)", draft.head.at, draft.position),
-            Self::Written(head) => write!(f, "Written({:?})", head.at),
+            Self::Written(head, segments) => write!(f, "Written({:?}, {segments:?})", head.at),
             Self::Discarding(head) => write!(f, "Discarding({:?})", head.at),
         }
     }

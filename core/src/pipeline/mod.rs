@@ -8,12 +8,18 @@ mod canonical;
 mod job;
 mod maintenance;
 mod open;
+mod places;
+mod reads;
+mod referred;
 mod writer;
 
 use self::job::Purpose;
 pub use self::job::{Job, JobClass};
 use self::maintenance::{Maintenance, MaintenanceTask};
 pub use self::open::{OpenError, OpenOptions, inspect, inspect_with};
+pub use self::reads::ReadJob;
+use self::reads::{Brought, Reads};
+use self::referred::LiveBytes;
 pub use self::writer::RefusedAppend;
 use self::writer::{NextSegment, Writer};
 use crate::broker::{Broker, LogFault, LogRefusal};
@@ -26,9 +32,6 @@ use crate::types::{FrameNumber, Limits, Lsn, Millis, Now, Ticket, Timestamp};
 
 /// How long after the last sync an idle log appends a mark, a frame that records what is synced.
 const MARK_AFTER: Millis = Millis(100);
-
-/// After a snapshot failed on a full disk, the next one begins early if less than this many quarters are stored.
-const SMALLER_QUARTERS: u64 = 3;
 
 /// How many times as long a log rests before snapshots that write more than they free.
 const LONG_REST: u64 = 15;
@@ -55,6 +58,8 @@ pub struct PipelineConfig {
     pub rest_after: Option<Millis>,
     /// Bytes of a snapshot per background job.
     pub slice_bytes: usize,
+    /// Bytes of payloads that stay in memory, beside those that are not synced or that outputs wait for.
+    pub memory_bytes: u64,
 }
 
 impl Default for PipelineConfig {
@@ -68,6 +73,7 @@ impl Default for PipelineConfig {
             snapshot_every_segments: 12,
             rest_after: Some(Millis(2_000)),
             slice_bytes: 256 << 10,
+            memory_bytes: 256 << 20,
         }
     }
 }
@@ -95,6 +101,7 @@ pub struct Pipeline<F: Faults = NoFaults> {
     broker: Broker<F>,
     log: Writer,
     maintenance: Maintenance,
+    reads: Reads,
     snapshot_every_bytes: u64,
     snapshot_every_segments: usize,
     rest_after: Option<Millis>,
@@ -111,8 +118,6 @@ pub struct Pipeline<F: Faults = NoFaults> {
     rested: Option<Rest>,
     /// When to remove retained messages, since the disk is full.
     reclaim_at: Option<Timestamp>,
-    /// The bytes stored when a snapshot failed on a full disk.
-    failed_snapshot_bytes: u64,
     closing: bool,
 }
 
@@ -251,11 +256,11 @@ impl<F: Faults> Pipeline<F> {
     pub fn complete(&mut self, now: impl Into<Now>, job: Job, result: Result<(), StorageFault>) {
         let now = now.into();
         match job.purpose {
-            Purpose::Commit { through } => {
+            Purpose::Commit { through, end } => {
                 self.log_busy = false;
                 match result {
                     Ok(()) => {
-                        self.log.on_synced(through);
+                        self.log.on_synced(through, end);
                         self.log.recycle(job.ops);
                         self.broker.on_durable(now, through.lsn);
                         if self.log.is_idle() && !self.log.ends_in_mark() {
@@ -270,8 +275,8 @@ impl<F: Faults> Pipeline<F> {
             Purpose::Maintenance(task) => {
                 self.maintenance_busy = false;
                 let was_full = self.log.next_segment() == NextSegment::NoSpace;
-                let is_snapshot_full = task.is_snapshot() && result == Err(StorageFault::Full);
-                if let Err(fault) = self.maintenance.complete(task, result, now.mono, &mut self.log) {
+                let is_reading = |sequence| self.reads.is_reading(sequence);
+                if let Err(fault) = self.maintenance.complete(task, result, now.mono, &mut self.log, is_reading) {
                     self.fail("keeping the log's files", &fault);
                 }
                 if self.closing && task == MaintenanceTask::CreateSegment {
@@ -281,20 +286,60 @@ impl<F: Faults> Pipeline<F> {
                 if self.log.next_segment() == NextSegment::NoSpace && !was_full {
                     self.reclaim_at = Some(now.mono);
                 }
-                if is_snapshot_full {
-                    self.failed_snapshot_bytes = self.broker.stored_bytes();
-                }
             }
         }
     }
 
-    /// Performs all jobs, one by one, until there is none. Replaces [`Pipeline::poll_job`] and [`Pipeline::complete`]
-    /// in a driver that overlaps no I/O with decisions.
+    /// The next read of a payload for which an output waits; `None` if there is none, or as many reads are under way as
+    /// may be.
+    ///
+    /// Call it after every [`Pipeline::handle`], [`Pipeline::handle_timeout`], [`Pipeline::complete`] and
+    /// [`Pipeline::complete_read`], until it returns `None`. Reads may be performed at the same time as jobs, in any
+    /// order. A read that is not performed keeps outputs from leaving, and its segment from being removed.
+    pub fn poll_read(&mut self) -> Option<ReadJob> {
+        while !self.has_failed() {
+            match self.reads.next(&self.log, self.broker.wanted_payloads())? {
+                Ok(job) => return Some(job),
+                // Its segment is removed, so nothing refers to it any more.
+                Err(payload) => self.broker.on_gone(payload),
+            }
+        }
+        None
+    }
+
+    /// Reports the result of a read.
+    ///
+    /// Call it exactly once per read, with the result of [`ReadJob::perform`]. Bytes that are not what was written are
+    /// read again. Outputs that waited for what it brought may leave.
+    pub fn complete_read(&mut self, now: impl Into<Now>, job: &ReadJob, result: Result<Vec<u8>, StorageFault>) {
+        match self.reads.complete(job, result, self.log.log_id()) {
+            Brought::Records(records) => self.broker.on_read(now, &records),
+            Brought::Nothing => {}
+            Brought::Damaged(why) => self.broker.on_log_failed(LogFault(format!("reading a payload: {why}"))),
+        }
+    }
+
+    /// The number of reads since the start, and their bytes.
+    #[must_use]
+    pub fn reads(&self) -> (u64, u64) {
+        self.reads.totals()
+    }
+
+    /// Performs all jobs and reads, one by one, until there is none. Replaces [`Pipeline::poll_job`],
+    /// [`Pipeline::complete`], [`Pipeline::poll_read`] and [`Pipeline::complete_read`] in a driver that overlaps no I/O
+    /// with decisions.
     pub fn drive(&mut self, now: impl Into<Now>, storage: &mut (impl Storage + ?Sized)) {
         let now = now.into();
-        while let Some(job) = self.poll_job(JobClass::Log).or_else(|| self.poll_job(JobClass::Background)) {
-            let result = job.perform(storage);
-            self.complete(now, job, result);
+        loop {
+            if let Some(job) = self.poll_job(JobClass::Log).or_else(|| self.poll_job(JobClass::Background)) {
+                let result = job.perform(storage);
+                self.complete(now, job, result);
+            } else if let Some(read) = self.poll_read() {
+                let result = read.perform(storage);
+                self.complete_read(now, &read, result);
+            } else {
+                return;
+            }
         }
     }
 
@@ -351,8 +396,8 @@ impl<F: Faults> Pipeline<F> {
 
     /// The numbers of the frames that the complete snapshots were taken after, oldest first.
     #[must_use]
-    pub fn snapshots(&self) -> &[FrameNumber] {
-        self.maintenance.snapshots()
+    pub fn snapshots(&self) -> Vec<FrameNumber> {
+        self.maintenance.snapshots().collect()
     }
 
     fn has_failed(&self) -> bool {
@@ -369,7 +414,8 @@ impl<F: Faults> Pipeline<F> {
         self.mark_at = None;
         self.rest_at = None;
         let ops = self.broker.faults().job_ops(batch.ops);
-        let job = Job { class: JobClass::Log, ops, purpose: Purpose::Commit { through: batch.through } };
+        let job =
+            Job { class: JobClass::Log, ops, purpose: Purpose::Commit { through: batch.through, end: batch.end } };
         self.bytes_since_snapshot += job.appended_bytes();
         Some(job)
     }
@@ -426,7 +472,7 @@ impl<F: Faults> Pipeline<F> {
         }
         if self.broker.reclaim_retained(&mut self.log) {
             self.reclaim_at = Some(now);
-        } else if self.broker.stored_bytes() / 4 < self.failed_snapshot_bytes / 4 * SMALLER_QUARTERS / 4 {
+        } else {
             self.maintenance.retry_snapshot_now();
         }
     }
@@ -438,19 +484,20 @@ impl<F: Faults> Pipeline<F> {
     /// space is short.
     ///
     /// Segments are kept back to the older of two snapshots. At rest and on a full disk a second one is therefore
-    /// taken, of a mark behind the first, as long as there are closed segments.
+    /// taken, of a mark behind the first, if there are segments to which neither refers.
     fn begin_snapshot_if_due(&mut self) {
         if self.closing || !self.maintenance.is_free() {
             return;
         }
-        let newest = self.maintenance.snapshots().last().copied();
+        let newest = self.maintenance.snapshots().next_back();
         let is_retry = self.maintenance.must_retry_snapshot();
         let is_full = self.log.next_segment() == NextSegment::NoSpace;
         let faults = self.broker.faults();
         let at_rest = faults.compacts_at_rest(self.is_at_rest());
         let shrinks = at_rest && self.rested.is_some_and(|rest| !rest.has_live) && self.log.has_large_segments();
-        let reclaims = (is_full && self.reclaim_at.is_none() || at_rest) && self.log.has_closed() || shrinks;
         let covered = newest.is_some_and(|snapshot| snapshot >= self.log.last().0.frame);
+        let has_work = if covered { self.can_free() } else { self.log.has_closed() };
+        let reclaims = (is_full && self.reclaim_at.is_none() || at_rest) && has_work || shrinks;
         if covered {
             self.snapshot_wanted = false;
         }
@@ -480,8 +527,14 @@ impl<F: Faults> Pipeline<F> {
         self.bytes_since_snapshot = 0;
         let (at, crc) = self.log.last();
         let head = SnapshotHead { log_id: self.log.log_id(), at, crc, epoch: self.log.epoch() };
+        self.broker.sweep_referrers();
         let images = self.broker.faults().snapshot(self.broker.state());
-        self.maintenance.begin(head, images);
+        self.maintenance.begin(head, images, LiveBytes::new(self.log.extents()));
+    }
+
+    /// Whether another snapshot of the same state frees segments.
+    fn can_free(&self) -> bool {
+        self.maintenance.can_free(&self.log, |sequence| self.reads.is_reading(sequence))
     }
 
     fn fail(&mut self, doing: &str, fault: &StorageFault) {

@@ -1,6 +1,7 @@
 //! Opening a log: recovers the state, begins a new segment and boots.
 
-use super::maintenance::Maintenance;
+use super::maintenance::{KeptSnapshot, Maintenance};
+use super::reads::Reads;
 use super::writer::{Sizes, Writer};
 use super::{Pipeline, PipelineConfig};
 use crate::broker::{Broker, LogRefusal};
@@ -63,10 +64,11 @@ impl<F: Faults> Replay for Rebuild<'_, F> {
         self.state.check().map_err(|inconsistent| Malformed::new(inconsistent.to_string()))
     }
 
-    fn replay(&mut self, _lsn: Lsn, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
+    fn replay(&mut self, lsn: Lsn, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
         if image::is_image(kind) {
             return Err(Malformed::new("an image in the log"));
         }
+        self.state.continue_behind(Lsn(lsn.0 - 1));
         self.apply(kind, version, payload)
     }
 }
@@ -123,6 +125,17 @@ fn begin_segment(
         op.perform(storage)?;
     }
     Ok(capacity)
+}
+
+/// The snapshots of a recovered log, each with the segments that it refers to; of one that was not read none, since
+/// segments are removed only once a newer one has replaced it.
+fn kept_snapshots(recovered: &Recovered) -> Vec<KeptSnapshot> {
+    let used = recovered.snapshot.map(|at| at.frame);
+    let kept = recovered.snapshots.iter().map(|frame| {
+        let referred = if Some(*frame) == used { &recovered.referred[..] } else { &[] };
+        KeptSnapshot { frame: *frame, segments: referred.iter().map(|segment| segment.sequence).collect() }
+    });
+    kept.collect()
 }
 
 /// Options for opening a log, in the manner of [`std::fs::OpenOptions`].
@@ -203,12 +216,13 @@ impl<F: Faults> OpenOptions<F> {
         let sizes = Sizes { segment_bytes, segment_bytes_min, reserve_bytes, capacity };
         let mut log = Writer::new(&header, &recovered, epoch, sizes);
         let bytes_since_snapshot = faults.bytes_since_snapshot(recovered.bytes_read);
-        let mut broker = Broker::new(state, recovered.last.lsn, config.limits, faults);
+        let mut broker = Broker::new(state, recovered.last.lsn, config.limits, config.memory_bytes, faults);
         broker.boot(now, &mut log)?;
         let pipeline = Pipeline {
             broker,
             log,
-            maintenance: Maintenance::new(config.slice_bytes, recovered.snapshots.clone()),
+            maintenance: Maintenance::new(config.slice_bytes, kept_snapshots(&recovered)),
+            reads: Reads::default(),
             snapshot_every_bytes: config.snapshot_every_bytes,
             snapshot_every_segments: config.snapshot_every_segments,
             rest_after: config.rest_after,
@@ -221,7 +235,6 @@ impl<F: Faults> OpenOptions<F> {
             rest_is_deferred: false,
             rested: None,
             reclaim_at: None,
-            failed_snapshot_bytes: 0,
             closing: false,
         };
         Ok((pipeline, recovered))

@@ -1,13 +1,15 @@
 //! The log writer: encodes records into frames, collects them into batches and rotates segments.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::canonical;
 use crate::broker::{LogRefusal, LogSink, SpaceClass};
 use crate::codec::record as codec;
 use crate::log::frame::FRAME_HEAD_BYTES;
 use crate::log::{
-    FileId, FrameChain, HEADER_BYTES, IoOp, LogId, LogPosition, Recovered, SegmentHeader, SegmentInfo, WriteAt,
+    FileId, FrameChain, HEADER_BYTES, IoOp, LogId, LogPosition, Recovered, SegmentHeader, SegmentIndex, SegmentInfo,
+    WriteAt,
 };
 use crate::record::Record;
 use crate::types::{FrameNumber, Lsn};
@@ -32,11 +34,13 @@ pub(super) struct Writer {
     segment_bytes: u64,
     segment_bytes_min: u64,
     reserve_bytes: u64,
-    sequence: u64,
+    pub(super) sequence: u64,
     /// Bytes of the current segment: fewer than `segment_bytes_min` if the disk was full when the log was opened.
     capacity: u64,
     first_frame: FrameNumber,
-    chain: FrameChain,
+    pub(super) first_lsn: Lsn,
+    pub(super) index: SegmentIndex,
+    pub(super) chain: FrameChain,
     /// Frames of the current segment that are in no op yet, and their position in it.
     buffer: Vec<u8>,
     buffer_at: u64,
@@ -45,6 +49,8 @@ pub(super) struct Writer {
     /// A used buffer, kept for its allocation.
     spare: Vec<u8>,
     synced: LogPosition,
+    /// Where the synced frames end: a segment and a byte in it.
+    pub(super) synced_end: (u64, u64),
     next: NextSegment,
     /// Bytes of the next segment, once it is ready.
     next_capacity: u64,
@@ -52,7 +58,7 @@ pub(super) struct Writer {
     next_target: u64,
     /// How often it was raised.
     growths: u64,
-    closed: Vec<SegmentInfo>,
+    pub(super) closed: Vec<SegmentInfo>,
     ends_in_mark: bool,
     /// The records appended or refused since [`Writer::begin_call`].
     attempts: usize,
@@ -106,13 +112,15 @@ pub(super) struct Sizes {
 pub(super) struct Batch {
     pub(super) ops: Vec<IoOp>,
     pub(super) through: LogPosition,
+    /// The segment and the byte at which it ends.
+    pub(super) end: (u64, u64),
 }
 
 impl Writer {
     /// Continues a recovered log in the segment that `header` begins.
     pub(super) fn new(header: &SegmentHeader, recovered: &Recovered, epoch: u64, sizes: Sizes) -> Self {
         let Sizes { segment_bytes, segment_bytes_min, reserve_bytes, capacity } = sizes;
-        let trimmed = |segment: &SegmentInfo| SegmentInfo { len: segment.end, ..*segment };
+        let trimmed = |segment: &SegmentInfo| SegmentInfo { len: segment.end, ..segment.clone() };
         Self {
             log_id: header.log_id,
             epoch,
@@ -122,12 +130,15 @@ impl Writer {
             sequence: header.sequence,
             capacity,
             first_frame: header.first_frame(),
+            first_lsn: header.previous.lsn.next(),
+            index: SegmentIndex::default(),
             chain: header.chain(),
             buffer: Vec::new(),
             buffer_at: HEADER_BYTES as u64,
             ops: Vec::new(),
             spare: Vec::new(),
             synced: recovered.last,
+            synced_end: (header.sequence, HEADER_BYTES as u64),
             next: NextSegment::Missing,
             next_capacity: 0,
             next_target: segment_bytes_min,
@@ -167,9 +178,10 @@ impl Writer {
         self.synced
     }
 
-    pub(super) fn on_synced(&mut self, through: LogPosition) {
+    pub(super) fn on_synced(&mut self, through: LogPosition, end: (u64, u64)) {
         if through.frame > self.synced.frame {
             self.synced = through;
+            self.synced_end = end;
         }
     }
 
@@ -230,6 +242,12 @@ impl Writer {
         !self.closed.is_empty()
     }
 
+    /// The sequence numbers of the closed segments that end at or before `frame`.
+    pub(super) fn closed_through(&self, frame: FrameNumber) -> impl Iterator<Item = u64> {
+        let closed = self.closed.iter().filter(move |segment| segment.last_frame <= frame);
+        closed.map(|segment| segment.sequence)
+    }
+
     /// The bytes of the closed segments.
     pub(super) fn closed_bytes(&self) -> u64 {
         self.closed.iter().map(|segment| segment.end).sum()
@@ -257,11 +275,13 @@ impl Writer {
             .collect()
     }
 
-    /// Removes and returns the closed segments that end at or before `frame`.
-    pub(super) fn drop_closed_through(&mut self, frame: FrameNumber) -> Vec<FileId> {
-        let old: Vec<_> = self.closed.iter().take_while(|segment| segment.last_frame <= frame).copied().collect();
-        self.closed.drain(..old.len());
-        old.iter().map(|segment| FileId::Segment(segment.sequence)).collect()
+    /// Removes and returns the closed segments that end at or before `frame` and are not `kept`.
+    pub(super) fn drop_closed_through(&mut self, frame: FrameNumber, kept: impl Fn(u64) -> bool) -> Vec<FileId> {
+        let is_dropped = |segment: &SegmentInfo| segment.last_frame <= frame && !kept(segment.sequence);
+        let dropped = self.closed.iter().filter(|segment| is_dropped(segment));
+        let dropped = dropped.map(|segment| FileId::Segment(segment.sequence)).collect();
+        self.closed.retain(|segment| !is_dropped(segment));
+        dropped
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -345,6 +365,8 @@ impl Writer {
             last_frame: self.chain.last().frame,
             len: self.capacity,
             end: self.buffer_at,
+            lsns: self.first_lsn..self.chain.last().lsn.next(),
+            index: Arc::new(std::mem::take(&mut self.index)),
         };
         self.closed.push(info);
         let header = SegmentHeader {
@@ -362,6 +384,7 @@ impl Writer {
         self.sequence = header.sequence;
         self.capacity = self.next_capacity;
         self.first_frame = header.first_frame();
+        self.first_lsn = header.previous.lsn.next();
         self.chain = header.chain();
         self.buffer_at = HEADER_BYTES as u64;
         self.next = NextSegment::Missing;
@@ -373,7 +396,8 @@ impl Writer {
             return None;
         }
         self.flush();
-        Some(Batch { ops: std::mem::take(&mut self.ops), through: self.chain.last() })
+        let end = (self.sequence, self.buffer_at);
+        Some(Batch { ops: std::mem::take(&mut self.ops), through: self.chain.last(), end })
     }
 
     /// Reuses the largest buffer of a completed batch.
@@ -401,7 +425,7 @@ impl Writer {
         self.ops.push(IoOp::Sync { file });
     }
 
-    fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.buffer_at + self.buffer.len() as u64
     }
 
@@ -465,12 +489,15 @@ impl Writer {
             sequence,
             capacity: _,
             first_frame: _,
+            first_lsn: _,
+            index: _,
             chain,
             buffer,
             buffer_at: _,
             ops,
             spare: _,
             synced,
+            synced_end: _,
             next,
             next_capacity,
             next_target,
@@ -512,6 +539,7 @@ impl Writer {
             fit => fit,
         };
         if let Fit::Current = fit {
+            self.index.add(self.chain.last(), self.buffer_at + start as u64);
             self.ends_in_mark = false;
             return Ok(lsn);
         }
@@ -531,6 +559,7 @@ impl Writer {
         self.next_target = self.capacity.saturating_mul(2).clamp(self.segment_bytes_min, self.segment_bytes);
         self.growths += 1;
         lsn = self.encode(record).map_err(|refusal| (refusal, len))?;
+        self.index.add(self.chain.last(), self.buffer_at);
         self.ends_in_mark = false;
         Ok(lsn)
     }

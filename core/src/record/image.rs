@@ -1,9 +1,11 @@
 //! Images: the content of a snapshot.
 
+use std::sync::Arc;
+
 use crate::types::{
-    Body, Boot, Completion, DeliveryState, Effect, GroupId, GroupName, GroupOrigin, Identity, LeaseToken, MessageRef,
-    Offset, OffsetRef, PartitionId, Position, ProduceScope, Retention, Text, Timestamp, TopicId, TopicName, WallClock,
-    Winner,
+    Boot, Completion, DecisionFields, DeliveryState, Effect, GroupId, GroupName, GroupOrigin, Identity, LeaseToken,
+    Lsn, MessageRef, Offset, OffsetRef, PartitionId, PayloadRef, Position, ProduceScope, Retention, Text, Timestamp,
+    TopicId, TopicName, WallClock, Winner,
 };
 
 /// A part of the state as a snapshot stores it. Applied in the order of the snapshot, the images rebuild the state.
@@ -11,6 +13,8 @@ use crate::types::{
 pub enum Image {
     /// The first image.
     Origin {
+        /// The LSN of the last record.
+        last_lsn: Lsn,
         /// The time of the last record.
         clock: Timestamp,
         /// The mapping of broker time to wall time.
@@ -77,8 +81,10 @@ pub enum Image {
         retained: bool,
         /// The only group to which a redriven message is visible.
         visible_to: Option<GroupId>,
-        /// Its bytes.
-        body: Body,
+        /// Where its bytes stand.
+        payload: PayloadRef,
+        /// What decisions need of its metadata; `None` if nothing.
+        fields: Option<Arc<DecisionFields>>,
     },
     /// A group.
     Group {

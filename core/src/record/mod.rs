@@ -124,6 +124,14 @@ impl Completed {
         reply.collect()
     }
 
+    /// The outputs that the step stores, each with the number of its body among the payloads of the record: the result
+    /// comes first.
+    pub(crate) fn stored_outputs(&self) -> impl Iterator<Item = (u32, (&Produced, &Stored))> {
+        let has_result = self.effect.as_ref().is_some_and(|effect| effect.result.is_some());
+        let stored = self.outputs.iter().filter_map(|output| Some((output, output.stored.as_ref()?)));
+        (u32::from(has_result)..).zip(stored)
+    }
+
     /// The number of messages that the step stores.
     #[must_use]
     pub fn stored(&self) -> usize {
@@ -451,6 +459,29 @@ pub enum Event {
 }
 
 impl Event {
+    /// The messages that the event carries, each with its number among the payloads of the record.
+    pub fn bodies(&self) -> impl Iterator<Item = (u32, &Body)> {
+        let (produced, step) = match self {
+            Self::Produced { body, .. } => (Some((0, body)), None),
+            Self::Completed(step) => (None, Some(step.stored_outputs())),
+            _ => (None, None),
+        };
+        produced.into_iter().chain(step.into_iter().flatten().map(|(part, (_, stored))| (part, &stored.body)))
+    }
+
+    /// Where the message is stored whose body has this number among the payloads of the record.
+    #[must_use]
+    pub fn stored_by(&self, part: u32) -> Option<(TopicId, PartitionId, Offset)> {
+        match self {
+            Self::Produced { topic, partition, offset, .. } if part == 0 => Some((*topic, *partition, *offset)),
+            Self::Completed(step) => {
+                let (_, (output, stored)) = step.stored_outputs().find(|(number, _)| *number == part)?;
+                Some((stored.topic, output.partition, output.offset))
+            }
+            _ => None,
+        }
+    }
+
     /// The events that this event combines, each about one message or one effect; none if it is about one itself. A
     /// reader of a log can treat them as if they were recorded one after the other.
     #[must_use]

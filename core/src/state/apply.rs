@@ -4,18 +4,20 @@ use std::sync::Arc;
 
 use super::dedupe::DedupeEntry;
 use super::group::{Group, Progress};
+use super::message::NewMessage;
 use super::partition::Partition;
+use super::referrers::MessageAt;
 use super::topic::Topic;
 use super::{Contradiction, State};
 use crate::collections::shared::unshared;
 use crate::record::{DedupeWindow, Event, Record};
 use crate::types::{
     Body, DeliveryState, GroupId, GroupOrigin, LastError, LeaseToken, MessageRef, Millis, Offset, OwnerName,
-    PARTITIONS_CEILING, PartitionId, Phase, Retention, Timestamp, TopicId, TopicName, Winner,
+    PARTITIONS_CEILING, PartitionId, PayloadId, Phase, Retention, Timestamp, TopicId, TopicName, Winner,
 };
 
 impl State {
-    /// Applies `record`.
+    /// Applies `record`, the next of the log: its LSN is one above [`State::last_lsn`].
     ///
     /// # Errors
     /// [`Contradiction`] if the record was not decided against this state, which must not be used any further then.
@@ -23,6 +25,9 @@ impl State {
     pub fn apply(&mut self, record: &Record) -> Result<(), Contradiction> {
         let at = record.at.max(self.clock);
         self.clock = at;
+        if !matches!(record.event, Event::Restored(_)) {
+            self.last_lsn = self.last_lsn.next();
+        }
         match &record.event {
             Event::Booted { boot } => {
                 // A reused boot would reuse lease tokens.
@@ -63,7 +68,8 @@ impl State {
             }
             Event::Purged { topic, ends, winner_until } => self.purge(*topic, ends, *winner_until)?,
             Event::Produced { topic, partition, offset, body, dedupe, skipped } => {
-                self.store_message(*topic, (*partition, *offset), body, dedupe.as_ref(), skipped, at)?;
+                let stored = (body, self.payload(0));
+                self.store_message(*topic, (*partition, *offset), stored, dedupe.as_ref(), skipped, at)?;
             }
             Event::Delivered { message_ref, token, owner, until } => {
                 self.deliver(message_ref, *token, owner.clone(), *until)?;
@@ -126,8 +132,10 @@ impl State {
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset } => {
                 let target = self.topic(*topic).ok_or(Contradiction("no such topic"))?;
                 self.is_dead_letter_topic_of(target, *dead_topic)?;
-                let body = self.take_dead_letter(*dead_topic, *dead_partition, *dead_position, at)?;
-                self.topic_mut(*topic)?.store_for_one(*group, *partition, *offset, at, body)?;
+                let redriven = self.take_dead_letter(*dead_topic, *dead_partition, *dead_position, at)?;
+                let payload = redriven.payload.id;
+                let position = self.topic_mut(*topic)?.store_for_one(*group, *partition, *offset, at, redriven)?;
+                self.referrers.add(payload, MessageAt { topic: *topic, partition: *partition, position });
             }
             Event::RetentionExpired { topic, partition, through } => {
                 self.partition_mut(*topic, *partition)?.expire_retained(*through);
@@ -162,6 +170,11 @@ impl State {
         Ok(())
     }
 
+    /// The place of a payload of the record that is being applied.
+    pub(super) fn payload(&self, part: u32) -> PayloadId {
+        PayloadId { lsn: self.last_lsn, part }
+    }
+
     pub(crate) fn set_retention(&mut self, topic: TopicId, retention: Retention) -> Result<(), Contradiction> {
         self.topic_mut(topic)?.retention = retention.recorded();
         Ok(())
@@ -172,12 +185,13 @@ impl State {
         &mut self,
         topic: TopicId,
         (partition, offset): (PartitionId, Offset),
-        body: &Body,
+        (body, payload): (&Body, PayloadId),
         dedupe: Option<&DedupeWindow>,
         skipped: &[GroupId],
         at: Timestamp,
     ) -> Result<(), Contradiction> {
-        let position = self.topic_mut(topic)?.store(partition, offset, at, body.clone())?;
+        let new = NewMessage::produced(payload, body);
+        let position = self.topic_mut(topic)?.store(partition, offset, at, new)?;
         if let Some(dedupe) = dedupe {
             self.insert_dedupe_entry(dedupe, body, at, (partition, offset))?;
         }

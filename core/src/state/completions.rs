@@ -85,9 +85,10 @@ impl State {
         if self.delivery_mut(&step.message_ref)?.token != step.token {
             return Err(Contradiction("step completed under a stale lease token"));
         }
-        for output in &step.outputs {
-            let Some(Stored { topic, dedupe, skipped, body }) = &output.stored else { continue };
-            self.store_message(*topic, (output.partition, output.offset), body, dedupe.as_ref(), skipped, at)?;
+        for (part, (output, stored)) in step.stored_outputs() {
+            let Stored { topic, dedupe, skipped, body } = stored;
+            let (at_offset, body) = ((output.partition, output.offset), (body, self.payload(part)));
+            self.store_message(*topic, at_offset, body, dedupe.as_ref(), skipped, at)?;
         }
         Ok(())
     }

@@ -1,11 +1,15 @@
-//! Applies dead-lettering and redrive, and rewrites the metadata of the message.
+//! Applies dead-lettering and redrive, and changes the decision fields of the message.
 
+use std::sync::Arc;
+
+use super::message::NewMessage;
+use super::referrers::MessageAt;
 use super::topic::Topic;
 use super::{Contradiction, State};
 use crate::record::DeadLetterSlot;
 use crate::types::{
-    Body, DeadLetter, DeadReason, KeptForRedrive, MessageRef, Metadata, Offset, PartitionId, Position, RedriveOrigin,
-    Text, Timestamp, TopicId, Winner,
+    DeadLetterOrigin, DeadReason, DecisionFields, MessageRef, Offset, PartitionId, Position, Text, Timestamp, TopicId,
+    Winner,
 };
 
 impl State {
@@ -17,10 +21,12 @@ impl State {
         (reason, last_error): (DeadReason, &Text),
         at: Timestamp,
     ) -> Result<Offset, Contradiction> {
-        let (body, source_offset) = self.dead_letter(source, reason, last_error, at)?;
+        let (dead, source_offset) = self.dead_letter(source, reason, last_error, at)?;
         self.unpin_effect(source);
         self.ensure_dead_letter_topic(source, dead_topic)?;
-        self.topic_mut(dead_topic)?.store(partition, offset, at, body)?;
+        let payload = dead.payload.id;
+        let position = self.topic_mut(dead_topic)?.store(partition, offset, at, dead)?;
+        self.referrers.add(payload, MessageAt { topic: dead_topic, partition, position });
         Ok(source_offset)
     }
 
@@ -72,14 +78,14 @@ impl State {
         }
     }
 
-    /// The body of a message as a dead letter, and the message's offset.
+    /// A message as a dead letter, and the message's offset.
     fn dead_letter(
         &self,
         message_ref: &MessageRef,
         reason: DeadReason,
         last_error: &Text,
         at: Timestamp,
-    ) -> Result<(Body, Offset), Contradiction> {
+    ) -> Result<(NewMessage, Offset), Contradiction> {
         let topic = self.topic(message_ref.topic).ok_or(Contradiction("no such topic"))?;
         let group = topic.group(message_ref.group).ok_or(Contradiction("no such group"))?;
         let message =
@@ -87,16 +93,7 @@ impl State {
         let message = message.ok_or(Contradiction("dead-lettering of a message that is not stored"))?;
         let delivery =
             group.progress(message_ref.partition).and_then(|progress| progress.delivery(message_ref.position));
-        let mut meta = message.body.metadata();
-        let envelope = &mut meta.envelope;
-        let kept = KeptForRedrive {
-            retry_policy: envelope.retry_policy.take(),
-            target_topic: envelope.target_topic.take(),
-            partition_override: envelope.partition_override.take(),
-            deadline: envelope.deadline.take(),
-        };
-        (envelope.deliver_at, envelope.delayed_until) = (None, None);
-        meta.dead_letter = Some(Box::new(DeadLetter {
+        let origin = DeadLetterOrigin {
             original_topic: topic.name.clone(),
             original_partition: message_ref.partition,
             original_offset: message.offset,
@@ -105,24 +102,30 @@ impl State {
             last_error: last_error.clone(),
             reason,
             routed_at: self.wall_clock.wall(at),
-            kept,
-        }));
-        Ok((message.body.with_metadata(&meta), message.offset))
+        };
+        let fields = match message.fields() {
+            Some(fields) => fields.dead_lettered(origin),
+            None => DecisionFields::default().dead_lettered(origin),
+        };
+        Ok((NewMessage { payload: message.payload, fields: Some(Arc::new(fields)) }, message.offset))
     }
 
-    /// Acks a dead letter in every group of its topic, removes it and returns the body of the redriven message.
+    /// Acks a dead letter in every group of its topic, removes it and returns the redriven message.
     pub(crate) fn take_dead_letter(
         &mut self,
         dead_topic: TopicId,
         partition: PartitionId,
         position: Position,
         at: Timestamp,
-    ) -> Result<Body, Contradiction> {
+    ) -> Result<NewMessage, Contradiction> {
         let wall = self.wall_clock.wall(at);
         let topic = self.topic_mut(dead_topic)?;
         let message = topic.partition(partition).and_then(|partition| partition.message(position));
         let message = message.ok_or(Contradiction("redrive of a message that is not stored"))?;
-        let (body, offset) = (redriven_body(&message.body, message.offset, wall)?, message.offset);
+        let offset = message.offset;
+        let fields = message.fields().and_then(|fields| fields.redriven(offset, wall));
+        let fields = fields.ok_or(Contradiction("redrive of a message that is not a dead letter"))?;
+        let redriven = NewMessage { payload: message.payload, fields: Some(Arc::new(fields)) };
         let unacked: Vec<_> = topic
             .groups
             .values()
@@ -140,25 +143,6 @@ impl State {
         // Removed even if the topic has no groups, and never retained: a new group must not find it again, and it must
         // not displace retained messages.
         self.partition_mut(dead_topic, partition)?.remove(position);
-        Ok(body)
+        Ok(redriven)
     }
-}
-
-/// The body of a redriven message: the kept envelope fields are restored, and the metadata names the origin.
-fn redriven_body(body: &Body, dead_letter_offset: Offset, wall: Timestamp) -> Result<Body, Contradiction> {
-    let mut meta: Metadata = body.metadata();
-    let dead = meta.dead_letter.take().ok_or(Contradiction("redrive of a message that is not a dead letter"))?;
-    let kept = dead.kept;
-    meta.envelope.retry_policy = kept.retry_policy;
-    meta.envelope.target_topic = kept.target_topic;
-    meta.envelope.partition_override = kept.partition_override;
-    // A deadline that has passed would dead-letter the message again at once.
-    meta.envelope.deadline = kept.deadline.filter(|deadline| deadline.at > wall);
-    let before = meta.redrive.take();
-    meta.redrive = Some(RedriveOrigin {
-        count: before.map_or(0, |redrive| redrive.count).saturating_add(1),
-        dead_letter_offset,
-        original_offset: before.map_or(dead.original_offset, |redrive| redrive.original_offset),
-    });
-    Ok(body.with_metadata(&meta))
 }

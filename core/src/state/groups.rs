@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::Contradiction;
 use super::group::{Group, Progress};
+use super::message::NewMessage;
 use super::partition::Partition;
 use super::topic::Topic;
 use crate::collections::ack_set::AckSet;
 use crate::collections::shared::unshared;
-use crate::types::{Body, GroupId, GroupName, GroupOrigin, GroupStart, Offset, PartitionId, Position, Timestamp};
+use crate::types::{GroupId, GroupName, GroupOrigin, GroupStart, Offset, PartitionId, Position, Timestamp};
 
 impl Topic {
     pub(crate) fn store(
@@ -16,14 +17,14 @@ impl Topic {
         partition: PartitionId,
         offset: Offset,
         at: Timestamp,
-        body: Body,
+        new: NewMessage,
     ) -> Result<Position, Contradiction> {
         if offset != self.next_offset {
             return Err(Contradiction("offset is not the next"));
         }
         self.next_offset = offset.next();
         let partition = self.partition_mut(partition).ok_or(Contradiction("no such partition"))?;
-        Ok(partition.push(offset, at, body))
+        Ok(partition.push(offset, at, new))
     }
 
     /// Stores a message visible to one group only: the others ack it at once.
@@ -33,12 +34,12 @@ impl Topic {
         partition: PartitionId,
         offset: Offset,
         at: Timestamp,
-        body: Body,
-    ) -> Result<(), Contradiction> {
+        new: NewMessage,
+    ) -> Result<Position, Contradiction> {
         if !self.groups.contains_key(&group) {
             return Err(Contradiction("no such group"));
         }
-        let position = self.store(partition, offset, at, body)?;
+        let position = self.store(partition, offset, at, new)?;
         let others: Vec<_> = self.groups.keys().copied().filter(|id| *id != group).collect();
         for other in &others {
             let progress = self.progress_mut(*other, partition).expect("every group has every partition");
@@ -47,7 +48,7 @@ impl Topic {
         let partition = self.partition_mut(partition).expect("the message was stored in it");
         partition.exclusive.insert(position, group);
         partition.set_acked_in(position, others.len() as u32);
-        Ok(())
+        Ok(position)
     }
 
     pub(super) fn create_group(
@@ -152,7 +153,7 @@ impl Partition {
     fn hide_exclusive(&self, acked: &mut AckSet, group: GroupId) {
         for (position, owner) in &self.exclusive {
             if *owner != group {
-                acked.insert(*position, self.messages.get(position).expect("exclusive messages are stored").offset);
+                acked.insert(*position, self.messages.get(*position).expect("exclusive messages are stored").offset);
             }
         }
     }

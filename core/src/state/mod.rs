@@ -10,8 +10,11 @@ mod dedupe;
 mod effects;
 mod group;
 mod groups;
+mod message;
+mod message_map;
 mod partition;
 mod purge;
+mod referrers;
 mod restore;
 mod topic;
 mod validate;
@@ -26,18 +29,24 @@ pub use self::dedupe::{DedupeEntry, DedupeTable};
 pub use self::effects::store::EffectStore;
 pub use self::effects::table::EffectTable;
 pub use self::group::{Group, Progress};
-pub use self::partition::{Load, Message, Partition};
+pub use self::message::Message;
+pub(crate) use self::message::NewMessage;
+pub use self::partition::{Load, Partition};
+pub use self::referrers::MessageAt;
+pub(crate) use self::referrers::Referrers;
 pub use self::topic::Topic;
 pub use self::validate::InconsistentState;
 pub use self::view::View;
 pub use self::winners::Winners;
 pub use crate::collections::ack_set::AckSet;
 use crate::collections::shared::unshared;
-use crate::types::{Boot, DeliveryState, MessageRef, ProduceScope, Timestamp, TopicId, TopicName, WallClock};
+use crate::types::{Boot, DeliveryState, Lsn, MessageRef, ProduceScope, Timestamp, TopicId, TopicName, WallClock};
 
 /// The durable state of a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
+    /// The LSN of the last record.
+    last_lsn: Lsn,
     clock: Timestamp,
     wall_clock: WallClock,
     boot: Boot,
@@ -48,6 +57,7 @@ pub struct State {
     pub(crate) store: EffectStore,
     completions: Arc<Completions>,
     pub(crate) winners: Arc<Winners>,
+    pub(crate) referrers: Referrers,
 }
 
 /// A record that cannot follow the state: it was decided against another one.
@@ -56,6 +66,18 @@ pub struct State {
 pub struct Contradiction(pub &'static str);
 
 impl State {
+    /// The LSN of the last record; 0 before the first.
+    #[must_use]
+    pub fn last_lsn(&self) -> Lsn {
+        self.last_lsn
+    }
+
+    /// Continues behind the record with this LSN. A log from which damaged records were removed does not have every
+    /// LSN.
+    pub fn continue_behind(&mut self, last: Lsn) {
+        self.last_lsn = last;
+    }
+
     /// The time of the last record. The broker's time never falls behind it.
     #[must_use]
     pub fn clock(&self) -> Timestamp {
@@ -77,12 +99,11 @@ impl State {
     /// Whether the delay or the `deliver_at` of a message has not passed at broker time `now`.
     #[must_use]
     pub fn is_delayed(&self, message: &Message, now: Timestamp) -> bool {
-        if !message.body.flags().has_delay {
+        if !message.flags().has_delay {
             return false;
         }
-        let envelope = message.body.metadata().envelope;
-        envelope.delayed_until.is_some_and(|until| until > now)
-            || envelope.deliver_at.is_some_and(|at| at > self.wall_clock.wall(now))
+        message.delayed_until().is_some_and(|until| until > now)
+            || message.deliver_at().is_some_and(|at| at > self.wall_clock.wall(now))
     }
 
     /// The current boot; 0 before the first.

@@ -2,68 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use super::message::{Message, NewMessage};
+use super::message_map::MessageMap;
 use crate::collections::ack_set::AckSet;
 use crate::collections::counts::Counts;
 use crate::collections::cow::CowMap;
-use crate::types::{Body, GroupId, Offset, Position, RETAINED_MESSAGE_OVERHEAD, Retention, Timestamp};
-
-/// A stored message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// Its offset in the topic.
-    pub offset: Offset,
-    /// When it was stored.
-    pub produced_at: Timestamp,
-    /// Its bytes.
-    pub body: Body,
-    /// Sums over its partition up to here: over this message and those before it.
-    pub(super) through: Cumulative,
-}
-
-impl Message {
-    /// The first message of a partition.
-    #[must_use]
-    pub fn new(offset: Offset, produced_at: Timestamp, body: Body) -> Self {
-        let through = Cumulative { bytes: body.payload_len(), memory: memory_of(&body) };
-        Self { offset, produced_at, body, through }
-    }
-
-    /// A message stored after `before`.
-    pub(super) fn after(before: Option<&Self>, offset: Offset, produced_at: Timestamp, body: Body) -> Self {
-        let mut message = Self::new(offset, produced_at, body);
-        if let Some(before) = before {
-            message.through.bytes = message.through.bytes.saturating_add(before.through.bytes);
-            message.through.memory = message.through.memory.saturating_add(before.through.memory);
-        }
-        message
-    }
-
-    /// What it costs in memory, roughly.
-    pub(super) fn memory(&self) -> u64 {
-        memory_of(&self.body)
-    }
-}
-
-fn memory_of(body: &Body) -> u64 {
-    body.encoded_len() + RETAINED_MESSAGE_OVERHEAD
-}
-
-/// Running sums. Only differences between messages that are stored one after the other have a meaning, so sums are
-/// always equal: a restored state counts from another beginning.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cumulative {
-    /// Key and value bytes.
-    bytes: u64,
-    memory: u64,
-}
-
-impl PartialEq for Cumulative {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Cumulative {}
+use crate::types::{GroupId, Offset, Position, Retention, Timestamp};
 
 /// A number of messages and their key and value bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,7 +21,7 @@ pub struct Load {
 impl Load {
     /// The load of one message.
     fn of(message: &Message) -> Self {
-        Self { messages: 1, bytes: message.body.payload_len() }
+        Self { messages: 1, bytes: message.payload.payload_len() }
     }
 
     pub(super) fn add(&mut self, other: Self) {
@@ -99,7 +43,7 @@ const REMOVED_PER_ACK: usize = 1_024;
 /// The messages of one partition, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Partition {
-    pub(crate) messages: CowMap<Position, Message>,
+    pub(crate) messages: MessageMap,
     pub(super) next_position: Position,
     pub(super) last_offset: Option<Offset>,
     /// Positions whose messages are removed. Acked in every group, including those created later.
@@ -113,7 +57,7 @@ pub struct Partition {
     pub(super) retained_load: Load,
     /// Stored messages with a priority, a delay or a deadline.
     pub(super) special: CowMap<Position, ()>,
-    /// The memory of the retained messages.
+    /// What the retained messages count towards the limit of all topics.
     pub(super) retained_memory: u64,
     /// Redriven messages and the only group to which each is visible.
     pub(super) exclusive: BTreeMap<Position, GroupId>,
@@ -122,44 +66,42 @@ pub struct Partition {
 impl Partition {
     /// The message at `position`, if it is stored.
     #[must_use]
-    pub fn message(&self, position: Position) -> Option<&Message> {
-        self.messages.get(&position)
+    pub fn message(&self, position: Position) -> Option<Message> {
+        self.messages.get(position)
     }
 
     /// The message with `offset`, if it is stored in this partition.
     #[must_use]
-    pub fn find(&self, offset: Offset) -> Option<(Position, &Message)> {
-        self.messages.find_by(|_, message| message.offset.cmp(&offset)).map(|(position, message)| (*position, message))
+    pub fn find(&self, offset: Offset) -> Option<(Position, Message)> {
+        self.messages.find(offset)
     }
 
     /// The first stored message at or after `offset`.
     #[must_use]
-    pub(crate) fn first_from_offset(&self, offset: Offset) -> Option<(Position, &Message)> {
-        self.messages.first_where(|_, message| message.offset >= offset).map(|(position, message)| (*position, message))
+    pub(crate) fn first_from_offset(&self, offset: Offset) -> Option<(Position, Message)> {
+        self.messages.first_from_offset(offset)
     }
 
     /// The first stored message that was produced at or after `time`.
     #[must_use]
-    pub(crate) fn first_from_time(&self, time: Timestamp) -> Option<(Position, &Message)> {
-        self.messages
-            .first_where(|_, message| message.produced_at >= time)
-            .map(|(position, message)| (*position, message))
+    pub(crate) fn first_from_time(&self, time: Timestamp) -> Option<(Position, Message)> {
+        self.messages.first_from_time(time)
     }
 
     /// All stored messages, in order.
-    pub fn messages(&self) -> impl Iterator<Item = (Position, &Message)> {
-        self.messages.iter().map(|(position, message)| (*position, message))
+    pub fn messages(&self) -> impl Iterator<Item = (Position, Message)> {
+        self.messages.iter()
     }
 
     /// The last stored message.
     #[must_use]
-    pub fn last_message(&self) -> Option<(Position, &Message)> {
-        self.messages.last().map(|(position, message)| (*position, message))
+    pub fn last_message(&self) -> Option<(Position, Message)> {
+        self.messages.last()
     }
 
     /// The stored messages from `position` on, in order.
-    pub(crate) fn messages_from(&self, position: Position) -> impl Iterator<Item = (Position, &Message)> {
-        self.messages.range_from(&position).map(|(position, message)| (*position, message))
+    pub(crate) fn messages_from(&self, position: Position) -> impl Iterator<Item = (Position, Message)> {
+        self.messages.range_from(position)
     }
 
     /// The position of the next message.
@@ -195,11 +137,17 @@ impl Partition {
         }
     }
 
+    /// The memory that its stored messages take, without their payloads; an estimate.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        self.messages.memory()
+    }
+
     /// The oldest retained message.
     #[must_use]
-    pub fn oldest_retained(&self) -> Option<(Position, &Message)> {
+    pub fn oldest_retained(&self) -> Option<(Position, Message)> {
         let (position, _) = self.retained.first()?;
-        Some((position, self.messages.get(&position).expect("a retained message is stored")))
+        Some((position, self.messages.get(position).expect("a retained message is stored")))
     }
 
     /// The positions of retained messages, in order.
@@ -214,8 +162,8 @@ impl Partition {
     }
 
     /// The stored messages with a priority, a delay or a deadline, in order.
-    pub(crate) fn special(&self) -> impl Iterator<Item = (Position, &Message)> {
-        let message = |position: &Position| self.messages.get(position).expect("a special message is stored");
+    pub(crate) fn special(&self) -> impl Iterator<Item = (Position, Message)> {
+        let message = |position: &Position| self.messages.get(*position).expect("a special message is stored");
         self.special.iter().map(move |(position, ())| (*position, message(position)))
     }
 
@@ -236,10 +184,10 @@ impl Partition {
     pub(crate) fn retained_over(&self, retention: Retention, now: Timestamp, max: usize) -> Option<Position> {
         let mut bytes = self.retained_load.bytes;
         let mut is_over = |position: &Position| {
-            let message = self.messages.get(position).expect("a retained message is stored");
+            let message = self.messages.get(*position).expect("a retained message is stored");
             let too_old = retention.age.is_some_and(|age| message.produced_at.after(age) <= now);
             let too_many = retention.bytes.is_some_and(|max| bytes > max);
-            bytes = bytes.saturating_sub(message.body.payload_len());
+            bytes = bytes.saturating_sub(message.payload.payload_len());
             too_old || too_many
         };
         self.retained().take(max).take_while(|position| is_over(position)).last()
@@ -255,9 +203,9 @@ impl Partition {
     ) -> Option<Position> {
         let mut freed = 0;
         let needed = |position: &Position| {
-            let message = self.messages.get(position).expect("a retained message is stored");
+            let message = self.messages.get(*position).expect("a retained message is stored");
             let is_needed = freed < memory && included(message.produced_at);
-            freed += message.memory();
+            freed += message.retained_bytes();
             is_needed
         };
         self.retained().take(max).take_while(needed).last()
@@ -266,12 +214,12 @@ impl Partition {
     /// Whether the message at `position` is stored and not yet acked in every group.
     #[must_use]
     pub fn in_backlog(&self, position: Position) -> bool {
-        self.messages.contains_key(&position) && (self.retained.is_empty() || self.retained.get(position) == 0)
+        self.messages.contains(position) && (self.retained.is_empty() || self.retained.get(position) == 0)
     }
 
     /// The first message of the backlog at or after `from`.
     #[must_use]
-    pub(crate) fn first_in_backlog(&self, from: Position) -> Option<(Position, &Message)> {
+    pub(crate) fn first_in_backlog(&self, from: Position) -> Option<(Position, Message)> {
         let mut from = from;
         loop {
             let (position, message) = self.messages_from(from).next()?;
@@ -288,9 +236,9 @@ impl Partition {
         if self.exclusive.is_empty() { None } else { self.exclusive.get(&position).copied() }
     }
 
-    pub(super) fn push(&mut self, offset: Offset, produced_at: Timestamp, body: Body) -> Position {
+    pub(super) fn push(&mut self, offset: Offset, produced_at: Timestamp, new: NewMessage) -> Position {
         let position = self.next_position;
-        let message = Message::after(self.messages.last().map(|(_, last)| last), offset, produced_at, body);
+        let message = Message::new(offset, produced_at, new.payload, new.fields);
         self.backlog.add(Load::of(&message));
         self.insert(position, message);
         self.next_position = position.next();
@@ -300,7 +248,7 @@ impl Partition {
 
     /// Stores a message and returns the one at its position, if there was one.
     pub(super) fn insert(&mut self, position: Position, message: Message) -> Option<Message> {
-        let flags = message.body.flags();
+        let flags = message.flags();
         if flags.has_delay || flags.has_deadline || flags.priority.level() > 0 {
             self.special.insert(position, ());
         }
@@ -313,8 +261,8 @@ impl Partition {
         if groups == 1 && !retention.keeps_acked() {
             return self.remove_from_backlog(position);
         }
-        let message = self.messages.get(&position)?;
-        let (offset, load) = (message.offset, Load::of(message));
+        let message = self.messages.get(position)?;
+        let (offset, load) = (message.offset, Load::of(&message));
         let acked_in = if groups == 1 { 1 } else { self.acked_in.get(position) + 1 };
         assert!(acked_in <= groups, "each group acks a message at most once");
         if acked_in == groups && !retention.keeps_acked() {
@@ -322,7 +270,7 @@ impl Partition {
         }
         self.acked_in.set(position, position.next(), acked_in);
         if acked_in == groups {
-            let memory = message.memory();
+            let memory = message.retained_bytes();
             self.backlog.subtract(load);
             self.retained_load.add(load);
             self.retained_memory += memory;
@@ -363,7 +311,7 @@ impl Partition {
 
     /// Removes a message, if it is stored, from the backlog or the retained ones.
     pub(crate) fn remove(&mut self, position: Position) {
-        if self.messages.contains_key(&position) {
+        if self.messages.contains(position) {
             self.remove_range(position, position.next());
         }
     }
@@ -395,11 +343,9 @@ impl Partition {
     pub(super) fn sums_of(&self, start: Position, end: Position) -> (Load, u64) {
         let (mut load, mut memory) = (Load::default(), 0);
         for (from, to) in self.stored_stretches(start, end) {
-            let first = self.messages.get(&from).expect("a position is stored or trimmed");
-            let (_, last) = self.messages.last_below(&to).expect("the first message is below");
-            let bytes = last.through.bytes - first.through.bytes + first.body.payload_len();
-            load.add(Load { messages: to.0 - from.0, bytes });
-            memory += last.through.memory - first.through.memory + first.memory();
+            let (of_stretch, memory_of_stretch) = self.messages.sums(from, to);
+            load.add(of_stretch);
+            memory += memory_of_stretch;
         }
         (load, memory)
     }
@@ -420,7 +366,7 @@ impl Partition {
 
     /// Removes a message of the backlog and returns its offset; `None` if it is not stored.
     fn remove_from_backlog(&mut self, position: Position) -> Option<Offset> {
-        let message = self.messages.remove(&position)?;
+        let message = self.messages.remove(position)?;
         self.backlog.subtract(Load::of(&message));
         let is_new = self.trimmed.insert(position, message.offset);
         assert!(is_new, "a message is trimmed once");
@@ -430,9 +376,9 @@ impl Partition {
 
     /// As [`Partition::remove_range`], of one retained message.
     fn remove_retained(&mut self, position: Position) {
-        let message = self.messages.remove(&position).expect("a retained message is stored");
+        let message = self.messages.remove(position).expect("a retained message is stored");
         self.retained_load.subtract(Load::of(&message));
-        self.retained_memory -= message.memory();
+        self.retained_memory -= message.retained_bytes();
         let is_new = self.trimmed.insert(position, message.offset);
         assert!(is_new, "a message is trimmed once");
         self.forget(position, position.next());
@@ -448,11 +394,11 @@ impl Partition {
                 self.retained_memory -= memory;
             }
         }
-        let (_, last) = self.messages.last_below(&end).expect("the messages are stored");
+        let (_, last) = self.messages.last_below(end).expect("the messages are stored");
         self.trimmed.extend_run(start, end, last.offset);
         match end == start.next() {
-            true => drop(self.messages.remove(&start)),
-            false => drop(self.messages.take_range(&start, &end)),
+            true => drop(self.messages.remove(start)),
+            false => self.messages.remove_range(start, end),
         }
         self.forget(start, end);
     }
@@ -485,15 +431,11 @@ impl Partition {
             && left > 0
         {
             let (start, end) = self.retained.first().expect("a message is retained");
-            let first = self.messages.get(&start).expect("a retained message is stored");
-            if first.body.payload_len() >= excess {
+            let first = self.messages.get(start).expect("a retained message is stored");
+            if first.payload.payload_len() >= excess {
                 return self.remove_retained(start);
             }
-            let before = first.through.bytes - first.body.payload_len();
-            let is_enough = |position: &Position, message: &Message| {
-                *position >= start && message.through.bytes.saturating_sub(before) >= excess
-            };
-            let enough = self.messages.first_where(is_enough).map_or(end, |(position, _)| position.next());
+            let enough = self.messages.first_with_bytes(start, excess).map_or(end, Position::next);
             let removed_end = enough.min(end).min(Position(start.0.saturating_add(left)));
             left -= removed_end.0 - start.0;
             self.remove_range(start, removed_end);

@@ -68,14 +68,14 @@ impl Partition {
             load.subtract(retained);
         }
         self.backlog.subtract(load);
-        drop(self.messages.take_below(&end));
+        self.messages.remove_below(end);
         self.trimmed.raise_floor(end, last_offset);
         self.forget(Position(0), end);
     }
 
     /// The offset of the newest message, stored or trimmed, below `position`; `None` if there never was one.
     pub(super) fn last_offset_below(&self, position: Position) -> Option<Offset> {
-        let stored = self.messages.last_below(&position).map(|(_, message)| message.offset);
+        let stored = self.messages.last_below(position).map(|(_, message)| message.offset);
         stored.max(self.trimmed.last_offset_below(position))
     }
 }

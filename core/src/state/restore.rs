@@ -5,26 +5,29 @@ use std::sync::Arc;
 use super::apply::{check_counter, check_counter32, check_partition_count};
 use super::dedupe::DedupeEntry;
 use super::group::{Group, Progress};
-use super::partition::{Message, Partition};
+use super::message::Message;
+use super::partition::Partition;
+use super::referrers::MessageAt;
 use super::topic::Topic;
 use super::{Contradiction, State};
 use crate::collections::ack_set::AckSet;
 use crate::record::{Image, RunImage};
 use crate::types::{
-    DeliveryState, GroupId, IdentityKey, MessageRef, PartitionId, Phase, Position, Retention, TopicId, TopicName,
+    DeliveryState, GroupId, IdentityKey, Lsn, MessageRef, PartitionId, Phase, Position, Retention, TopicId, TopicName,
 };
 
 impl State {
     pub(super) fn restore(&mut self, image: &Image) -> Result<(), Contradiction> {
         match image {
-            Image::Origin { clock, wall_clock, boot, next_topic } => {
+            Image::Origin { last_lsn, clock, wall_clock, boot, next_topic } => {
                 if *self != Self::default() {
                     return Err(Contradiction("origin of a snapshot is not its first image"));
                 }
-                check_counter32(boot.0).and(check_counter32(next_topic.0))?;
+                check_counter32(boot.0).and(check_counter32(next_topic.0)).and(check_counter(last_lsn.0))?;
                 if wall_clock.since() > *clock {
                     return Err(Contradiction("wall clock adjusted after the last record"));
                 }
+                self.last_lsn = *last_lsn;
                 self.clock = *clock;
                 self.wall_clock = *wall_clock;
                 self.boot = *boot;
@@ -134,11 +137,16 @@ impl State {
     }
 
     fn restore_message(&mut self, image: &Image) -> Result<(), Contradiction> {
-        let Image::Message { topic, partition, position, offset, produced_at, acked_in, retained, visible_to, body } =
-            image
-        else {
+        let Image::Message { topic, partition, position, offset, produced_at, acked_in, retained, .. } = image else {
             return Err(Contradiction("not a message"));
         };
+        let Image::Message { visible_to, payload, fields, .. } = image else {
+            return Err(Contradiction("not a message"));
+        };
+        let at = MessageAt { topic: *topic, partition: *partition, position: *position };
+        if payload.id.lsn > self.last_lsn || payload.id.lsn == Lsn(0) {
+            return Err(Contradiction("payload of a record that is not there yet"));
+        }
         let topic = self.topic_mut(*topic)?;
         if *acked_in > topic.next_group.0 {
             return Err(Contradiction("message acked in more groups than were ever created"));
@@ -147,21 +155,24 @@ impl State {
         if *position >= partition.next_position || partition.trimmed.contains(*position) {
             return Err(Contradiction("message at a trimmed or unassigned position"));
         }
-        let before = partition.messages.last_below(position).map(|(_, before)| before);
-        let message = Message::after(before, *offset, *produced_at, body.clone());
+        let message = Message::new(*offset, *produced_at, *payload, fields.clone());
         let load = if *retained { &mut partition.retained_load } else { &mut partition.backlog };
         load.messages += 1;
-        load.bytes += body.payload_len();
+        load.bytes += payload.payload_len();
         if *retained {
             partition.retained.set(*position, position.next(), 1);
-            partition.retained_memory += message.memory();
+            partition.retained_memory += message.retained_bytes();
         }
         if let Some(group) = visible_to {
             partition.exclusive.insert(*position, *group);
         }
         partition.set_acked_in(*position, *acked_in);
+        let is_made_by_record = message.dead_letter().is_none() && message.redrive().is_none();
         if partition.insert(*position, message).is_some() {
             return Err(Contradiction("two messages at one position"));
+        }
+        if !is_made_by_record {
+            self.referrers.add(payload.id, at);
         }
         Ok(())
     }

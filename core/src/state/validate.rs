@@ -8,7 +8,8 @@ use std::fmt;
 
 use super::State;
 use super::group::Progress;
-use super::partition::{Message, Partition};
+use super::message::Message;
+use super::partition::Partition;
 use super::topic::Topic;
 use crate::types::{Boot, GroupId, GroupName, Offset, PartitionId, Position, Timestamp, TopicName};
 
@@ -124,8 +125,8 @@ fn check_partition(
     while walk.at < partition.next_position {
         if let Some((_, end, offset)) = trimmed.next_if(|(start, ..)| *start == walk.at) {
             walk.pass_trimmed(end, offset)?;
-        } else if let Some((_, message)) = stored.next_if(|(position, _)| **position == walk.at) {
-            walk.pass_message(message)?;
+        } else if let Some((_, message)) = stored.next_if(|(position, _)| *position == walk.at) {
+            walk.pass_message(&message)?;
         } else {
             return ensure(false, "a position is neither stored nor trimmed");
         }
@@ -176,10 +177,7 @@ impl Walk<'_> {
     /// A redriven message is acked in every group except its own, which can be deleted.
     fn check_exclusive(&self, position: Position, message: &Message, group: GroupId) -> Result<(), InconsistentState> {
         ensure(group < self.topic.next_group, "a message is visible to a group that is not created yet")?;
-        ensure(
-            message.body.metadata().redrive.is_some(),
-            "a message that was not redriven is visible to one group only",
-        )?;
+        ensure(message.redrive().is_some(), "a message that was not redriven is visible to one group only")?;
         let own = self.topic.group(group).and_then(|group| group.progress(self.id));
         let acked_here = own.is_some_and(|progress| progress.acked.contains(position));
         let hidden = self.partition.acked_in(position) + u32::from(own.is_some() && !acked_here) == self.groups;
@@ -207,7 +205,7 @@ fn check_progress(progress: &Progress, partition: &Partition, boot: Boot) -> Res
 /// The offset of the message before `position`, which is stored or the last of a trimmed run.
 fn offset_before(partition: &Partition, position: Position) -> Option<Offset> {
     let before = Position(position.0.checked_sub(1)?);
-    let stored = partition.messages.get(&before).map(|message| message.offset);
+    let stored = partition.messages.get(before).map(|message| message.offset);
     stored.or_else(|| partition.trimmed.last_offset_below(position))
 }
 

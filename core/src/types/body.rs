@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::types::{IdentityKey, MessageFlags, Metadata, ProduceScope, TopicName, metadata};
+use crate::types::{DecisionFields, IdentityKey, MessageFlags, Metadata, ProduceScope, TopicName, metadata};
 use crate::wire::{Malformed, join};
 
 /// One message's metadata, key and value, shared without copying.
@@ -69,6 +69,21 @@ impl Body {
         Self::pack(meta, self.key(), self.value())
     }
 
+    /// What decisions need of the metadata; `None` if nothing.
+    #[must_use]
+    pub(crate) fn decision_fields(&self) -> Option<DecisionFields> {
+        if self.metadata_len == 0 { None } else { metadata::decision_fields(&self.bytes[..self.metadata_len as usize]) }
+    }
+
+    /// The body of a message with these fields whose producer wrote this body.
+    #[must_use]
+    pub(crate) fn completed_by(&self, fields: &DecisionFields) -> Self {
+        if fields.dead_letter.is_none() && fields.redrive.is_none() {
+            return self.clone();
+        }
+        self.with_metadata(&fields.complete(self.metadata()))
+    }
+
     /// The metadata, decoded.
     #[must_use]
     pub fn metadata(&self) -> Metadata {
@@ -124,6 +139,12 @@ impl Body {
         self.bytes.len() as u64 - u64::from(self.metadata_len)
     }
 
+    /// A checksum of metadata, key and value, for the search of states.
+    #[must_use]
+    pub fn content_hash(&self) -> u64 {
+        u64::from(crc32fast::hash(&self.bytes)) | u64::from(self.metadata_len ^ self.key_len.rotate_left(16)) << 32
+    }
+
     /// The cached part of the metadata.
     #[must_use]
     pub fn flags(&self) -> MessageFlags {
@@ -155,12 +176,12 @@ impl std::fmt::Debug for Body {
 mod tests {
     use super::*;
     use crate::types::{
-        DeadLetter, DeadReason, Deadline, Envelope, GroupName, Offset, PartitionId, Priority, RedriveOrigin,
-        RetryPolicy, Routing, Text, Timestamp,
+        DeadLetter, DeadLetterOrigin, DeadReason, Deadline, Envelope, GroupName, Offset, PartitionId, Priority,
+        RedriveOrigin, RetryPolicy, Routing, Text, Timestamp,
     };
 
     fn dead_letter() -> Box<DeadLetter> {
-        Box::new(DeadLetter {
+        let origin = DeadLetterOrigin {
             original_topic: topic(),
             original_partition: PartitionId(1),
             original_offset: Offset(2),
@@ -169,8 +190,8 @@ mod tests {
             last_error: Text::default(),
             reason: DeadReason::MaxAttempts,
             routed_at: Timestamp(4),
-            kept: Default::default(),
-        })
+        };
+        Box::new(DeadLetter { origin, kept: Default::default() })
     }
 
     fn topic() -> TopicName {

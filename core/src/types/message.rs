@@ -158,9 +158,26 @@ impl DeadReason {
     }
 }
 
-/// The origin of a dead letter, and what a redrive restores.
+/// What the metadata of a dead letter says of it: its origin, and what a redrive restores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
+    /// Its origin.
+    pub origin: DeadLetterOrigin,
+    /// The envelope fields that a redrive restores.
+    pub kept: KeptForRedrive,
+}
+
+impl std::ops::Deref for DeadLetter {
+    type Target = DeadLetterOrigin;
+
+    fn deref(&self) -> &DeadLetterOrigin {
+        &self.origin
+    }
+}
+
+/// The origin of a dead letter: what dead-lettering adds to a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetterOrigin {
     /// The topic it was consumed from.
     pub original_topic: TopicName,
     /// Its partition there.
@@ -177,8 +194,6 @@ pub struct DeadLetter {
     pub reason: DeadReason,
     /// When it was dead-lettered.
     pub routed_at: Timestamp,
-    /// The envelope fields that a redrive restores.
-    pub kept: KeptForRedrive,
 }
 
 /// The envelope fields that have no effect in a dead-letter topic and are restored by a redrive.

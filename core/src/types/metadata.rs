@@ -2,8 +2,9 @@
 
 use crate::types::names::{group_name, topic_name};
 use crate::types::{
-    DEFAULT_TENANT, DeadLetter, DeadReason, Deadline, Envelope, KeptForRedrive, MessageFlags, Metadata, Millis, Offset,
-    PartitionId, Priority, ProduceScope, RedriveOrigin, RetryPolicy, Text, Timestamp,
+    DEFAULT_TENANT, DeadLetter, DeadLetterOrigin, DeadReason, Deadline, DecisionFields, Envelope, IdentityKey,
+    KeptForRedrive, MessageFlags, Metadata, Millis, Offset, PartitionId, Priority, ProduceScope, RedriveOrigin,
+    RetryPolicy, Text, Timestamp,
 };
 use crate::wire::{Malformed, Reader, put_bytes, put_varint};
 
@@ -146,6 +147,32 @@ pub(crate) fn flags(bytes: &[u8]) -> Result<MessageFlags, Malformed> {
     Ok(flags)
 }
 
+/// The decision fields in validated metadata of a producer; `None` if none is set.
+pub(crate) fn decision_fields(bytes: &[u8]) -> Option<DecisionFields> {
+    let mut fields = DecisionFields::default();
+    let (mut tenant, mut key) = ("", "");
+    let walked = walk(bytes, |field| {
+        match field {
+            Field::TenantId(text) => tenant = text,
+            Field::IdempotencyKey(text) => key = text,
+            Field::Requested(topic, destination) => fields.requested = Some(produce_scope(topic, destination)?),
+            Field::Deadline(at, _) => fields.deadline = Some(at),
+            Field::RetryPolicy(policy) => fields.retry_policy = Some(policy),
+            Field::Priority(priority) => fields.priority = priority,
+            Field::DeliverAt(at) => fields.deliver_at = Some(at),
+            Field::DelayedUntil(until) => fields.delayed_until = Some(until),
+            _ => {}
+        }
+        Ok(())
+    });
+    walked.expect("metadata is validated when a body is constructed");
+    let tenant = if tenant.is_empty() { DEFAULT_TENANT } else { tenant };
+    if !key.is_empty() || tenant != DEFAULT_TENANT {
+        fields.identity = Some(IdentityKey::new(tenant, key));
+    }
+    (!fields.is_empty()).then_some(fields)
+}
+
 /// The tenant and the key of the identity in validated metadata, if it has one. Both are UTF-8.
 pub(crate) fn identity(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (mut tenant, mut identity) = (None, None);
@@ -282,13 +309,13 @@ fn put_deadline(out: &mut Vec<u8>, deadline: &Deadline) {
     put_bytes(out, deadline.text.as_bytes());
 }
 
-fn put_policy(out: &mut Vec<u8>, policy: &RetryPolicy) {
+pub(crate) fn put_policy(out: &mut Vec<u8>, policy: &RetryPolicy) {
     put_varint(out, u64::from(policy.max_attempts));
     put_varint(out, policy.backoff.0);
     put_varint(out, policy.max_backoff.0);
 }
 
-fn policy(reader: &mut Reader<'_>) -> Result<RetryPolicy, Malformed> {
+pub(crate) fn policy(reader: &mut Reader<'_>) -> Result<RetryPolicy, Malformed> {
     Ok(RetryPolicy {
         max_attempts: reader.varint32()?,
         backoff: Millis(reader.varint()?),
@@ -297,14 +324,7 @@ fn policy(reader: &mut Reader<'_>) -> Result<RetryPolicy, Malformed> {
 }
 
 fn put_dead_letter(out: &mut Vec<u8>, dead: &DeadLetter) {
-    put_bytes(out, dead.original_topic.as_str().as_bytes());
-    put_varint(out, u64::from(dead.original_partition.0));
-    put_varint(out, dead.original_offset.0);
-    put_bytes(out, dead.group.as_str().as_bytes());
-    put_varint(out, u64::from(dead.attempts));
-    put_bytes(out, dead.last_error.as_bytes());
-    out.push(reason_code(dead.reason));
-    put_varint(out, dead.routed_at.0);
+    put_origin(out, &dead.origin);
     // The kept fields are encoded as an envelope, so that they have one encoding and one decoder.
     let kept = Envelope {
         retry_policy: dead.kept.retry_policy,
@@ -316,8 +336,25 @@ fn put_dead_letter(out: &mut Vec<u8>, dead: &DeadLetter) {
     encode(&Metadata { envelope: kept, ..Metadata::default() }, out);
 }
 
+/// Appends the origin of a dead letter.
+pub(crate) fn put_origin(out: &mut Vec<u8>, origin: &DeadLetterOrigin) {
+    put_bytes(out, origin.original_topic.as_str().as_bytes());
+    put_varint(out, u64::from(origin.original_partition.0));
+    put_varint(out, origin.original_offset.0);
+    put_bytes(out, origin.group.as_str().as_bytes());
+    put_varint(out, u64::from(origin.attempts));
+    put_bytes(out, origin.last_error.as_bytes());
+    out.push(reason_code(origin.reason));
+    put_varint(out, origin.routed_at.0);
+}
+
 fn dead_letter(reader: &mut Reader<'_>) -> Result<DeadLetter, Malformed> {
-    Ok(DeadLetter {
+    Ok(DeadLetter { origin: origin(reader)?, kept: kept(reader.rest())? })
+}
+
+/// Reads what [`put_origin`] wrote.
+pub(crate) fn origin(reader: &mut Reader<'_>) -> Result<DeadLetterOrigin, Malformed> {
+    Ok(DeadLetterOrigin {
         original_topic: topic_name(reader.text()?)?,
         original_partition: PartitionId(reader.varint32()?),
         original_offset: Offset(reader.varint()?),
@@ -326,7 +363,6 @@ fn dead_letter(reader: &mut Reader<'_>) -> Result<DeadLetter, Malformed> {
         last_error: Text::from(reader.text()?),
         reason: reason(reader.byte()?)?,
         routed_at: Timestamp(reader.varint()?),
-        kept: kept(reader.rest())?,
     })
 }
 

@@ -4,6 +4,7 @@
 
 mod body;
 mod claim;
+mod decision_fields;
 mod delivery_state;
 pub(crate) mod effect;
 pub(crate) mod identity;
@@ -14,6 +15,7 @@ mod message;
 pub mod metadata;
 pub(crate) mod names;
 pub(crate) mod partitioner;
+mod payload;
 mod produce_scope;
 mod step;
 mod time;
@@ -24,6 +26,7 @@ mod work_limits;
 
 pub use body::Body;
 pub use claim::{Claim, TokenClaim};
+pub use decision_fields::DecisionFields;
 pub use delivery_state::{DeliveryState, LastError, Phase};
 pub use effect::{Details, Effect, EffectStatus, Lifetime, Outcome, Pin};
 pub use identity::{EffectNamespace, Identity, Scope, ScopeKind};
@@ -37,10 +40,11 @@ pub use limits::{
     RETAINED_MESSAGE_OVERHEAD,
 };
 pub use message::{
-    DEFAULT_TENANT, DeadLetter, DeadReason, Deadline, Envelope, KeptForRedrive, MAX_BACKOFF_DEFAULT, MessageFlags,
-    Metadata, Priority, RedriveOrigin, RetryPolicy, Routing, RoutingDecision, Text,
+    DEFAULT_TENANT, DeadLetter, DeadLetterOrigin, DeadReason, Deadline, Envelope, KeptForRedrive, MAX_BACKOFF_DEFAULT,
+    MessageFlags, Metadata, Priority, RedriveOrigin, RetryPolicy, Routing, RoutingDecision, Text,
 };
 pub use names::{Escaped, GroupName, NameError, OwnerName, TopicName};
+pub use payload::{PayloadId, PayloadRef};
 pub use produce_scope::ProduceScope;
 pub use step::{Completion, StepOutput};
 pub use time::{Millis, Now, Timestamp};

@@ -190,8 +190,9 @@ fn expiry_of_effects_without_any_is_contradiction() {
 #[test]
 fn snapshot_record_with_unreachable_number_is_contradiction() {
     let (clock, boot, next_topic) = (START, Boot(1), TopicId(2));
-    let origin =
-        |boot, next_topic| Event::Restored(Image::Origin { clock, wall_clock: WallClock::default(), boot, next_topic });
+    let origin = |boot, next_topic| {
+        Event::Restored(Image::Origin { last_lsn: Lsn(1), clock, wall_clock: WallClock::default(), boot, next_topic })
+    };
     let restored = |partitions, next_offset, next_group| {
         let (topic, name, retention) = (TopicId(1), topic("t"), Retention::default());
         let (next_offset, next_group) = (Offset(next_offset), GroupId(next_group));
@@ -225,8 +226,13 @@ fn snapshot_record_with_unreachable_number_is_contradiction() {
 /// Restores a state from these snapshot records of one topic and validates it.
 fn checked(partitions: u32, records: impl IntoIterator<Item = Image>) -> Result<(), String> {
     let (id, name, retention) = (TopicId(0), topic("t"), Retention::default());
-    let origin =
-        Image::Origin { clock: START, wall_clock: WallClock::default(), boot: Boot(1), next_topic: TopicId(1) };
+    let origin = Image::Origin {
+        last_lsn: Lsn(1),
+        clock: START,
+        wall_clock: WallClock::default(),
+        boot: Boot(1),
+        next_topic: TopicId(1),
+    };
     let (next_offset, next_group) = (Offset(3), GroupId(1));
     let whole = Image::Topic { topic: id, name, partitions, retention, next_offset, next_group };
     let mut state = State::default();
@@ -289,7 +295,8 @@ fn with_one_message(partition: u32, offset: u64, produced_at: Timestamp) -> [Ima
         acked_in: 0,
         retained: false,
         visible_to: None,
-        body: Body::pack(&Metadata::default(), b"", b"v"),
+        payload: PayloadRef { id: PayloadId { lsn: Lsn(1), part: 0 }, value_len: 1, ..PayloadRef::default() },
+        fields: None,
     };
     [account, message]
 }

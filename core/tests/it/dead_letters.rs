@@ -108,7 +108,7 @@ fn dead_letter_records_origin_and_keeps_message() {
             ..Envelope::default()
         };
         assert_eq!(meta.envelope, expected, "policy, target, override and deadline are not active in a dead letter");
-        let dead_letter = DeadLetter {
+        let origin = DeadLetterOrigin {
             original_topic: topic("t"),
             original_partition: PartitionId(2),
             original_offset: Offset(1),
@@ -117,13 +117,14 @@ fn dead_letter_records_origin_and_keeps_message() {
             last_error: "broken".into(),
             reason: DeadReason::MaxAttempts,
             routed_at: START.after(Millis(10)),
-            kept: KeptForRedrive {
-                retry_policy: policy,
-                target_topic: Some(topic("t")),
-                partition_override: Some(PartitionId(2)),
-                deadline: late,
-            },
         };
+        let kept = KeptForRedrive {
+            retry_policy: policy,
+            target_topic: Some(topic("t")),
+            partition_override: Some(PartitionId(2)),
+            deadline: late,
+        };
+        let dead_letter = DeadLetter { origin, kept };
         assert_eq!(meta.dead_letter.as_deref(), Some(&dead_letter));
     }
 }

@@ -213,8 +213,9 @@ fn broker_at_rest_with_live_messages_keeps_them() {
     for number in 0..500 {
         broker.produce("t", &format!("{number} {}", "x".repeat(1_000)));
     }
+    let before = size(&mut broker);
     broker.advance(60_000);
-    assert_eq!(segments(&mut broker).len(), 2);
+    assert!(size(&mut broker) < 2 * before, "no more than the messages and two small segments");
     broker.crash();
     assert_eq!(broker.stored_values("t").len(), 500);
 }

@@ -3,7 +3,8 @@
 use super::test_broker::*;
 use driftq_core::Refusal;
 use driftq_core::command::Produce;
-use driftq_core::faults::{Fault, Faults, Planted};
+use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
+use driftq_core::pipeline::PipelineConfig;
 use driftq_core::types::*;
 
 fn prioritised<F: Faults>(broker: &mut TestBroker<F>, value: &str, level: u8) {
@@ -44,7 +45,7 @@ fn first_deliveries_of_equal_priority_follow_offset_order() {
 
 #[test]
 fn acked_messages_leave_nothing_in_index() {
-    let mut broker = TestBroker::new();
+    let mut broker = TestBroker::with(PipelineConfig { memory_bytes: 0, ..small_config() }, NoFaults);
     broker.topic("t", 1);
     broker.subscribe("t", "g", "w");
     let mut sizes = Vec::new();

@@ -36,7 +36,7 @@ impl RecordingBroker {
 
     pub fn with_limits(limits: Limits) -> Self {
         let mut records = Records::default();
-        let mut broker = Broker::new(State::default(), Lsn(0), limits, NoFaults);
+        let mut broker = Broker::new(State::default(), Lsn(0), limits, u64::MAX, NoFaults);
         broker.boot(START, &mut records).expect("the list has room");
         Self { broker, records, now: START, outputs: Vec::new() }
     }
@@ -87,6 +87,11 @@ impl RecordingBroker {
 
     fn collect(&mut self) {
         self.broker.on_durable(self.now, Lsn(self.records.0.len() as u64));
+        loop {
+            let Some(wanted) = self.broker.wanted_payloads().next() else { break };
+            let record = self.records.0[wanted.lsn.0 as usize - 1].clone();
+            self.broker.on_read(self.now, &[(wanted.lsn, record)]);
+        }
         self.outputs.extend(std::iter::from_fn(|| self.broker.poll_output()));
     }
 }

@@ -53,7 +53,7 @@ impl ScarceBroker {
         let mut limits = limits();
         change(&mut limits);
         let mut log = ScarceLog { taken: 0, refuses: |_| false };
-        let mut broker = Broker::new(State::default(), Lsn(0), limits, NoFaults);
+        let mut broker = Broker::new(State::default(), Lsn(0), limits, u64::MAX, NoFaults);
         broker.boot(START, &mut log).expect("the log has room");
         Self { broker, log, now: START, deliveries: Vec::new() }
     }

@@ -38,19 +38,21 @@ pub fn snapshot_of(storage: &MemoryStorage) -> Option<(SnapshotHead, Vec<Record>
     let number = files.filter_map(number).max()?;
     let mut images = Vec::new();
     let each = |kind, version, payload: &[u8]| codec::decode(kind, version, payload).map(|image| images.push(image));
-    let head = read_snapshot(&mut storage, number, &mut Vec::new(), each).ok()?;
+    let (head, _) = read_snapshot(&mut storage, number, &mut Vec::new(), each).ok()?;
     Some((head, images))
 }
 
-/// The log with its newest snapshot rewritten from these images.
+/// The log with its newest snapshot rewritten from these images; it refers to the same segments.
 pub fn with_snapshot(storage: &MemoryStorage, head: &SnapshotHead, images: &[Record]) -> MemoryStorage {
     let (mut storage, mut bytes) = (storage.clone(), Vec::new());
+    let read = read_snapshot(&mut storage, head.at.frame, &mut Vec::new(), |_, _, _| Ok::<(), ()>(()));
+    let (_, segments) = read.expect("the snapshot is intact");
     let mut writer = SnapshotWriter::begin(head, &mut bytes);
     for image in images {
         let kind = codec::kind(&image.event);
         writer.record(&mut bytes, kind, codec::VERSION, |out| codec::encode(image, out)).expect("fits");
     }
-    writer.finish(&mut bytes);
+    writer.finish(&segments, &mut bytes);
     storage.take_file(head.file());
     storage.put_file(head.file(), bytes);
     storage

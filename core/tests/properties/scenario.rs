@@ -33,6 +33,7 @@ const START: Timestamp = Timestamp(1_700_000_000_000);
 
 fn config() -> PipelineConfig {
     PipelineConfig {
+        memory_bytes: 0,
         limits: Limits {
             lease_default: Millis(2_000),
             dedupe_ttl: Millis(5_000),

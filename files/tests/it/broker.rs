@@ -7,12 +7,12 @@ use std::sync::mpsc;
 use std::thread;
 
 use driftq_core::command::CreateTopic;
-use driftq_core::command::Produce;
+use driftq_core::command::{Produce, Purge};
 use driftq_core::log::{FileId, Storage, StorageFault};
 use driftq_core::pipeline::inspect;
 use driftq_core::types::{Retention, Timestamp, TopicName};
 use driftq_core::{Command, Job, JobClass, Output, Pipeline, PipelineConfig};
-use driftq_files::{DataFolder, FileStorage, NullStorage, Prepare, fresh_log_id};
+use driftq_files::{DataFolder, FileStorage, Prepare, VolatileStorage, fresh_log_id};
 
 const NOW: Timestamp = Timestamp(1_000_000);
 
@@ -60,6 +60,23 @@ fn digest(path: &Path) -> u64 {
     state.digest()
 }
 
+/// A kind of files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FileKind {
+    Segment,
+    Snapshot,
+    Draft,
+}
+
+fn file_count(storage: &mut FileStorage, kind: FileKind) -> usize {
+    let kind_of = |file| match file {
+        FileId::Segment(_) => FileKind::Segment,
+        FileId::Snapshot(_) => FileKind::Snapshot,
+        FileId::SnapshotDraft(_) => FileKind::Draft,
+    };
+    storage.list().unwrap().iter().filter(|info| kind_of(info.file) == kind).count()
+}
+
 #[test]
 fn broker_continues_through_rotations_snapshots_and_restarts() {
     for prepare in [Prepare::Zeros, Prepare::Reserve] {
@@ -90,10 +107,19 @@ fn broker_continues_through_rotations_snapshots_and_restarts() {
             assert_eq!(digest(folder.path()), state);
         }
         assert_eq!(replies, 1 + 4 * 300);
-        let files = DataFolder::open(folder.path()).unwrap().storage().list().unwrap();
-        let first = files.first().map(|info| info.file);
-        assert_ne!(first, Some(FileId::Segment(1)), "old segments are gone");
-        assert_eq!(files.iter().filter(|info| matches!(info.file, FileId::Snapshot(_))).count(), 2);
+        let mut storage = DataFolder::open(folder.path()).unwrap().storage();
+        assert!(file_count(&mut storage, FileKind::Segment) > 8, "segments stay as long as messages refer to them");
+        assert_eq!(file_count(&mut storage, FileKind::Snapshot), 2);
+        let mut broker = open(&mut storage);
+        broker.handle(NOW, Command::Purge(Purge { topic: topic() }));
+        for _ in 0..2 {
+            produce(&mut broker, 0);
+            broker.drive(NOW, &mut storage);
+            broker.request_snapshot();
+            broker.drive(NOW, &mut storage);
+        }
+        assert!(file_count(&mut storage, FileKind::Segment) < 5, "segments without live messages are gone");
+        assert_eq!(file_count(&mut storage, FileKind::Snapshot), 2);
     }
 }
 
@@ -159,8 +185,8 @@ fn log_and_background_jobs_run_on_two_threads() {
 }
 
 #[test]
-fn broker_runs_on_null_storage() {
-    let mut storage = NullStorage;
+fn broker_runs_on_volatile_storage() {
+    let mut storage = VolatileStorage::default();
     let mut broker = open(&mut storage);
     create_topic(&mut broker);
     for number in 0..1_000 {

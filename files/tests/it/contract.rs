@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt, read_whole};
 use driftq_core::types::FrameNumber;
-use driftq_files::{DataFolder, FileStorage, NullStorage, Prepare, fresh_log_id};
+use driftq_files::{DataFolder, FileStorage, Prepare, VolatileStorage, fresh_log_id};
 
 use crate::mounts::Mount;
 
@@ -235,13 +235,59 @@ fn sync_delay_delays_sync() {
 }
 
 #[test]
-fn null_storage_accepts_everything() {
-    let mut storage = NullStorage;
+fn volatile_storage_keeps_segments_until_they_are_removed() {
+    let mut storage = VolatileStorage::default();
+    assert_eq!(storage.append(FILE, at(0), b"x"), Err(StorageFault::NotFound));
     storage.create(FILE, 8).unwrap();
     storage.append(FILE, at(0), b"abc").unwrap();
+    assert_eq!(storage.append(FILE, at(2), b"x"), Err(StorageFault::Misplaced { expected: 3, actual: 2 }));
+    storage.append(FILE, at(3), b"defgh").unwrap();
+    storage.append(FILE, at(8), b"ij").unwrap();
     storage.sync(FILE).unwrap();
+    for (position, len, expected) in
+        [(0, 10, "abcdefghij"), (1, 5, "bcdef"), (3, 5, "defgh"), (8, 9, "ij"), (10, 1, "")]
+    {
+        let mut buffer = vec![0; len];
+        let read = storage.read(FILE, position, &mut buffer).unwrap();
+        assert_eq!(&buffer[..read], expected.as_bytes(), "{len} bytes from byte {position} on");
+    }
+    storage.create(DRAFT, 0).unwrap();
+    storage.append(DRAFT, at(0), b"snapshot").unwrap();
+    storage.rename(DRAFT, FINISHED).unwrap();
+    assert_eq!(storage.bytes(), 10, "nothing is kept of a snapshot");
+    storage.remove(FILE).unwrap();
     storage.sync_folder().unwrap();
-    assert_eq!(storage.list().unwrap(), []);
+    assert_eq!(storage.read(FILE, 0, &mut [0]), Err(StorageFault::NotFound));
+    assert_eq!((storage.bytes(), storage.list().unwrap()), (0, Vec::new()));
+}
+
+#[test]
+fn reads_by_position_share_few_descriptors_and_close_those_of_removed_files() {
+    with_storage(|path, mut storage| {
+        for sequence in 1..=20 {
+            let segment = FileId::Segment(sequence);
+            storage.create(segment, 8).unwrap();
+            storage.append(segment, at(0), b"header").unwrap();
+        }
+        let before = open_files(path);
+        let mut readers = [storage.clone().with_reads_by_position(), storage.clone().with_reads_by_position()];
+        let mut buffer = [0; 4];
+        for sequence in 1..=20 {
+            for reader in &mut readers {
+                assert_eq!(reader.read(FileId::Segment(sequence), 2, &mut buffer), Ok(4));
+                assert_eq!(&buffer, b"ader");
+            }
+        }
+        assert_eq!(readers[0].read(FileId::Segment(20), 7, &mut buffer), Ok(1), "to the end of the file");
+        assert_eq!(open_files(path) - before, 8);
+        storage.append(FileId::Segment(20), at(6), b"x").unwrap();
+        assert_eq!(readers[1].read(FileId::Segment(20), 6, &mut buffer), Ok(2), "what was appended since");
+        assert_eq!(&buffer[..2], b"x\0");
+        storage.remove(FileId::Segment(20)).unwrap();
+        assert_eq!(readers[0].read(FileId::Segment(20), 0, &mut buffer), Err(StorageFault::NotFound));
+        storage.remove(FileId::Segment(19)).unwrap();
+        assert_eq!(open_files(path), before + 6 - 1, "the last segment was still open for appends");
+    });
 }
 
 #[test]

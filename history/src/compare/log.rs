@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use driftq_core::log::{RecoveryError, Storage};
+use driftq_core::log::Storage;
 use driftq_core::record::{Event, Image};
-use driftq_core::state::State;
+use driftq_core::state::{Message, State};
 use driftq_core::types::{
     Body, GroupId, Identity, MessageRef, Offset, PartitionId, Scope, Timestamp, TopicId, WallClock,
 };
 use serde_json::json;
 
 use driftq_inspect::format::resolve;
-use driftq_inspect::{LoggedRecord, ReplayLimit, ReplayObserver, Replayed, replay};
+use driftq_inspect::{LoggedRecord, PayloadReader, ReplayLimit, ReplayObserver, Replayed, replay};
+
+use super::CompareError;
 
 /// A message in the log.
 pub(super) struct LogMessage {
@@ -96,12 +98,13 @@ pub(super) struct Log {
 }
 
 /// Reads the log in `storage`, with digests at the `requested` LSNs.
-pub(super) fn read(storage: &mut impl Storage, mut requested: Vec<u64>) -> Result<Log, RecoveryError> {
+pub(super) fn read(storage: &mut impl Storage, mut requested: Vec<u64>) -> Result<Log, CompareError> {
     requested.sort_unstable();
     requested.dedup();
-    let mut reader = Reader { log: Log::default(), requested, next: 0 };
+    let mut reader = Reader { log: Log::default(), requested, next: 0, referred: Vec::new() };
     let replayed = replay(storage, ReplayLimit::End, &mut reader)?;
     reader.digest_before(&replayed.state, replayed.recovered.last.lsn.0 + 1);
+    reader.read_referred(&mut PayloadReader::new(storage, &replayed.recovered))?;
     let Replayed { state, base, recovered, .. } = replayed;
     Ok(Log { base, last: recovered.last.lsn.0, state, ..reader.log })
 }
@@ -111,11 +114,22 @@ struct Reader {
     /// LSNs whose digest is requested, in order.
     requested: Vec<u64>,
     next: usize,
+    /// Messages that no record of the replay carries; their bytes are read at its end.
+    referred: Vec<ReferredMessage>,
+}
+
+/// A message of a snapshot, or one that the broker stored from another.
+struct ReferredMessage {
+    topic: String,
+    partition: PartitionId,
+    lsn: u64,
+    message: Message,
 }
 
 impl ReplayObserver for Reader {
     fn reset(&mut self) {
         (self.log, self.next) = (Log::default(), 0);
+        self.referred.clear();
     }
 
     fn snapshot_image(&mut self, state: &State, image: &Image) {
@@ -148,10 +162,9 @@ impl Reader {
     fn image(&mut self, state: &State, image: &Image) {
         match image {
             Image::Topic { topic, next_offset, .. } => self.topic(state, *topic).first_offset = next_offset.0,
-            Image::Message { topic, partition, offset, body, .. } => {
-                let (body, is_derived) = (body.clone(), is_derived(body));
-                let message = LogMessage { lsn: 0, partition: u64::from(partition.0), body, is_derived };
-                self.topic(state, *topic).messages.insert(offset.0, message);
+            Image::Message { topic, partition, offset, produced_at, payload, fields, .. } => {
+                let message = Message::new(*offset, *produced_at, *payload, fields.clone());
+                self.referred(state, 0, *topic, *partition, message);
             }
             Image::DeliveryState { message_ref, delivery } => {
                 let Some((topic, group, offset)) = resolved(state, message_ref) else { return };
@@ -256,7 +269,24 @@ impl Reader {
         }
     }
 
-    /// Reads messages that the broker stores itself; only the state after the record has their bodies.
+    fn referred(&mut self, state: &State, lsn: u64, topic: TopicId, partition: PartitionId, message: Message) {
+        let topic = resolve::topic_name(state, topic);
+        self.referred.push(ReferredMessage { topic, partition, lsn, message });
+    }
+
+    /// Adds the messages that no record of the replay carries, in the order of the log.
+    fn read_referred(&mut self, payloads: &mut PayloadReader<'_, impl Storage>) -> Result<(), CompareError> {
+        self.referred.sort_by_key(|referred| referred.message.payload.id);
+        for ReferredMessage { topic, partition, lsn, message } in std::mem::take(&mut self.referred) {
+            let body = message.body(&payloads.read(message.payload.id)?);
+            let is_derived = message.dead_letter().is_some() || message.redrive().is_some();
+            let found = LogMessage { lsn, partition: u64::from(partition.0), body, is_derived };
+            self.log.topics.entry(topic).or_default().messages.insert(message.offset.0, found);
+        }
+        Ok(())
+    }
+
+    /// Reads messages that the broker stores itself; only the state after the record has them.
     fn after(&mut self, state: &State, lsn: u64, event: &Event) {
         event.parts().iter().for_each(|part| self.after(state, lsn, part));
         let (topic, partition, offset) = match event {
@@ -267,9 +297,8 @@ impl Reader {
             _ => return,
         };
         let found = state.topic(topic).and_then(|topic| topic.partition(partition)?.find(offset));
-        let Some(body) = found.map(|(_, message)| message.body.clone()) else { return };
-        let message = LogMessage { lsn, partition: u64::from(partition.0), body, is_derived: true };
-        self.topic(state, topic).messages.insert(offset.0, message);
+        let Some((_, message)) = found else { return };
+        self.referred(state, lsn, topic, partition, message);
     }
 }
 
@@ -279,11 +308,6 @@ fn resolved(state: &State, message_ref: &MessageRef) -> Option<(String, String, 
     let group = topic.group(message_ref.group)?;
     let offset = resolve::offset(state, message_ref)?;
     Some((topic.name().as_str().to_owned(), group.name().as_str().to_owned(), offset.0))
-}
-
-fn is_derived(body: &Body) -> bool {
-    let metadata = body.metadata();
-    metadata.dead_letter.is_some() || metadata.redrive.is_some()
 }
 
 /// An identity as text, as in a parsed history.

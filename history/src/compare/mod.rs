@@ -12,6 +12,7 @@ use std::path::Path;
 
 use driftq_core::log::{RecoveryError, Storage};
 use driftq_files::{DataFolder, FolderError};
+use driftq_inspect::PayloadError;
 
 use crate::entry::Entry;
 use crate::parsed::parse;
@@ -27,6 +28,9 @@ pub enum CompareError {
     /// The log is damaged or missing.
     #[error(transparent)]
     Recovery(#[from] RecoveryError),
+    /// The bytes of a message cannot be read.
+    #[error(transparent)]
+    Payload(#[from] PayloadError),
 }
 
 /// Compares a history with the log in the data folder of its broker, which must have stopped. Changes nothing.

@@ -11,5 +11,5 @@ mod text;
 
 pub use self::event::{kind, message_ref};
 pub use self::fields::{Detail, fields};
-pub use self::sentence::{body, identity, message_sentence, sentence};
+pub use self::sentence::{body, identity, message_sentence, sentence, stored_message};
 pub use self::text::{duration, grouped, millis, quoted, timestamp};

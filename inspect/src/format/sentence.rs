@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use driftq_core::Body;
 use driftq_core::record::{Completed, DeadLetterSlot, DedupeWindow, Event, Record};
-use driftq_core::state::State;
+use driftq_core::state::{Message, State};
 use driftq_core::types::{
     EffectNamespace, Escaped, GroupId, GroupOrigin, GroupStart, Identity, MessageRef, Millis, Phase, Retention, Scope,
     Timestamp, TopicId, WallAdjustment,
@@ -175,7 +175,7 @@ fn has_effect(state: &State, message_ref: &MessageRef) -> bool {
         let topic = state.topic(message_ref.topic)?;
         let group = topic.group(message_ref.group)?;
         let message = topic.partition(message_ref.partition)?.message(message_ref.position)?;
-        state.store().consumed(topic.name(), group.name(), message.body.identity()?)
+        state.store().consumed(topic.name(), group.name(), message.identity()?)
     };
     find().is_some()
 }
@@ -229,6 +229,34 @@ fn wall_clock_adjusted(adjustment: &WallAdjustment) -> String {
         }
         WallAdjustment::Rebase { offset } => format!("wall time rebased by an operator, to broker time {offset:+} ms"),
     }
+}
+
+/// The sizes of a stored message, where its bytes stand, and what decisions need of its metadata.
+#[must_use]
+pub fn stored_message(message: &Message) -> String {
+    let payload = &message.payload;
+    let (key, value, lsn) = (payload.key_len, payload.value_len, payload.id.lsn);
+    let mut text = format!("key of {key} bytes, value of {value} bytes, in the record with LSN {lsn}");
+    if let Some((tenant, key)) = message.identity() {
+        let _ = write!(text, ", identity {} of tenant {}", quoted(key.as_bytes()), Escaped(tenant));
+    }
+    if message.flags().priority.level() > 0 {
+        let _ = write!(text, ", priority {}", message.flags().priority.level());
+    }
+    if let Some(at) = message.deliver_at() {
+        let _ = write!(text, ", not before {}", timestamp(at));
+    }
+    if let Some(until) = message.delayed_until() {
+        let _ = write!(text, ", delayed until {}", timestamp(until));
+    }
+    if let Some(deadline) = message.deadline() {
+        let _ = write!(text, ", deadline {}", timestamp(deadline));
+    }
+    if let Some(policy) = message.retry_policy() {
+        let (attempts, backoff) = (policy.max_attempts, millis(policy.backoff));
+        let _ = write!(text, ", at most {attempts} attempts, backoff {backoff}");
+    }
+    text
 }
 
 /// The key, size and metadata of a message. `stored_in` is the topic that holds it, as text.

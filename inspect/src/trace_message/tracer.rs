@@ -8,7 +8,7 @@ use driftq_core::types::{
 };
 
 use crate::error::InspectError;
-use crate::format::{body, kind, message_ref, message_sentence, quoted, resolve, timestamp};
+use crate::format::{body, kind, message_ref, message_sentence, quoted, resolve, stored_message, timestamp};
 use crate::location::MessageLocation;
 use crate::message_name::MessageName;
 use crate::replay::{LoggedRecord, ReplayObserver, Replayed};
@@ -116,11 +116,18 @@ impl<'a> Tracer<'a> {
     }
 
     /// The message is stored, next in its partition, after `behind` messages that the same record stores before it.
-    fn store(&mut self, state: &State, topic: TopicId, partition: PartitionId, behind: u64, body: Option<&Body>) {
+    fn store(
+        &mut self,
+        state: &State,
+        topic: TopicId,
+        partition: PartitionId,
+        behind: u64,
+        identity: Option<(&str, &str)>,
+    ) {
         let next = state.topic(topic).and_then(|topic| topic.partition(partition));
         let position = Position(next.map_or(0, |next| next.next_position().0) + behind);
         self.location = Some(MessageLocation { topic, partition, position });
-        self.identity = body.and_then(owned_identity);
+        self.identity = identity.map(owned);
         self.is_stored = true;
         self.deliveries.forget_groups();
     }
@@ -191,7 +198,7 @@ impl<'a> Tracer<'a> {
             Event::Produced { topic, partition, offset, body, dedupe, skipped }
                 if self.is_named(state, *topic, *offset) =>
             {
-                self.store(state, *topic, *partition, 0, Some(body));
+                self.store(state, *topic, *partition, 0, body.identity());
                 self.push_stored(when, "produced", (body, dedupe.as_ref()));
                 self.push_skips(state, when, *topic, skipped);
             }
@@ -201,10 +208,11 @@ impl<'a> Tracer<'a> {
                 if *dead_offset != self.message.offset || source != Some(&self.message.topic) {
                     return;
                 }
-                let body = state.topic(message_ref.topic).and_then(|topic| {
-                    Some(topic.partition(message_ref.partition)?.message(message_ref.position)?.body.clone())
-                });
-                self.store(state, *dead_topic, *dead_partition, 0, body.as_ref());
+                let message = state
+                    .topic(message_ref.topic)
+                    .and_then(|topic| topic.partition(message_ref.partition)?.message(message_ref.position));
+                let identity = message.as_ref().and_then(|message| message.identity());
+                self.store(state, *dead_topic, *dead_partition, 0, identity);
                 let group = resolve::group(state, message_ref.topic, message_ref.group);
                 let source = resolve::message(state, message_ref);
                 self.push(
@@ -235,7 +243,7 @@ impl<'a> Tracer<'a> {
                 |output: &Produced| output.stored.as_ref().map(|stored| (stored.topic, output.partition));
             let earlier = &step.outputs[..nth];
             let behind = earlier.iter().filter(|earlier| partition_of(earlier) == partition_of(output)).count();
-            self.store(state, stored.topic, output.partition, behind as u64, Some(&stored.body));
+            self.store(state, stored.topic, output.partition, behind as u64, stored.body.identity());
             let group = resolve::group(state, step.message_ref.topic, step.message_ref.group);
             let source = resolve::message(state, &step.message_ref);
             let how = format!("produced by group {group} completing {source},");
@@ -432,9 +440,10 @@ impl<'a> Tracer<'a> {
         let location = MessageLocation { topic: topic.id(), partition, position };
         self.location = Some(location);
         self.is_stored = true;
-        self.identity = owned_identity(&message.body);
-        let (at, body) = (timestamp(message.produced_at), body(&message.body, &topic.name().to_string(), None));
-        let text = format!("in the snapshot: produced at {at} into partition {partition}, position {position}: {body}");
+        self.identity = message.identity().map(owned);
+        let (at, stored) = (timestamp(message.produced_at), stored_message(&message));
+        let text =
+            format!("in the snapshot: produced at {at} into partition {partition}, position {position}: {stored}");
         self.push(when, None, "snapshot", text);
         for group in topic.groups() {
             self.snapshot_group(state, when, location, topic, group);
@@ -489,8 +498,8 @@ impl<'a> Tracer<'a> {
     }
 }
 
-fn owned_identity(body: &Body) -> Option<(String, String)> {
-    body.identity().map(|(tenant, key)| (tenant.to_owned(), key.to_owned()))
+fn owned((tenant, key): (&str, &str)) -> (String, String) {
+    (tenant.to_owned(), key.to_owned())
 }
 
 impl ReplayObserver for Tracer<'_> {
@@ -563,7 +572,7 @@ impl ReplayObserver for Tracer<'_> {
                 let found = self.location.and_then(|location| {
                     state.topic(location.topic)?.partition(location.partition)?.message(location.position)
                 });
-                self.identity = found.and_then(|message| owned_identity(&message.body));
+                self.identity = found.and_then(|message| message.identity().map(owned));
             }
             _ => {}
         }

@@ -5,5 +5,6 @@
 mod harness;
 mod measure;
 mod messages;
+mod payloads;
 mod points;
 mod snapshots;

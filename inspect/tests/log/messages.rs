@@ -216,7 +216,7 @@ fn current_delivery<S>(broker: &TestBroker<S>, name: &str) -> driftq_core::reply
         token: entry.token,
         lease_until: Timestamp(0),
         produced_at: message.produced_at,
-        body: message.body.clone(),
+        body: message.body(broker.pipeline.broker().cached_payload(message.payload.id).unwrap()),
     }
 }
 

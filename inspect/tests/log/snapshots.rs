@@ -15,6 +15,8 @@ fn shortened() -> TestBroker<MemoryStorage> {
     broker.create_topic("orders", 1, Retention::NOTHING);
     broker.create_topic("bulk", 1, Retention::default());
     broker.create_group("orders", "billing");
+    // The segments of messages stay. The first has none, so that it goes.
+    broker.crash();
     for key in ["k0", "k1", "k2"] {
         broker.produce_with(keyed("orders", key));
     }

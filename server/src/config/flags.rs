@@ -71,6 +71,9 @@ pub struct Flags {
     /// Messages that one completed step may produce [default: 1000]
     #[arg(long, env = "DRIFTQ_MAX_OUTPUTS", value_name = "N")]
     max_outputs: Option<RawValue>,
+    /// Bytes of message payloads that stay in memory; the others are read from the log [default: 268435456]
+    #[arg(long, env = "DRIFTQ_MEMORY_BYTES", value_name = "N")]
+    memory_bytes: Option<RawValue>,
     /// Format of the log on standard error: text or json [default: text]
     #[arg(long, env = "DRIFTQ_LOG_FORMAT", value_name = "FORMAT")]
     log_format: Option<RawValue>,
@@ -110,7 +113,7 @@ impl Flags {
 
     /// The keys of the configuration file that flags and variables set, each checked.
     pub(super) fn overrides(&self) -> Result<Table, ConfigError> {
-        let settings: [(&Option<RawValue>, &str, ToToml); 17] = [
+        let settings: [(&Option<RawValue>, &str, ToToml); 18] = [
             (&self.addr, "addr", trimmed),
             (&self.data_dir, "data_dir", verbatim),
             (&self.no_wal, "wal", negated_switch),
@@ -125,6 +128,7 @@ impl Flags {
             (&self.completion_ttl_ms, "limits.completion_ttl_ms", number),
             (&self.max_completions, "limits.completions_max", number),
             (&self.max_outputs, "limits.outputs_max", number),
+            (&self.memory_bytes, "storage.memory_bytes", number),
             (&self.log_format, "log.format", trimmed),
             (&self.log_level, "log.level", trimmed),
             (&self.insecure, "http.insecure", switch),

@@ -20,6 +20,11 @@ use super::text;
 /// The smallest segment has at least this fraction of the largest.
 const SEGMENT_FRACTION_MIN: u64 = 16;
 
+/// Bytes of [`StorageSettings`] without a log on disk, where memory is never full before the process is.
+const VOLATILE_RESERVE_BYTES: u64 = 4 << 10;
+const VOLATILE_SNAPSHOT_BYTES: u64 = 32 << 20;
+const VOLATILE_MEMORY_BYTES: u64 = 16 << 20;
+
 /// Effective settings of a broker process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -40,7 +45,7 @@ pub struct Settings {
     /// Limits of the broker.
     #[serde(with = "LimitsSection")]
     pub limits: Limits,
-    /// Sizes of the log's files.
+    /// Sizes of the log's files, and of payloads in memory.
     pub storage: StorageSettings,
     /// HTTP limits and timeouts.
     pub http: HttpSettings,
@@ -80,26 +85,39 @@ impl Settings {
     /// Configuration of the core.
     #[must_use]
     pub fn pipeline(&self) -> PipelineConfig {
-        let StorageSettings { segment_bytes, reserve_bytes, snapshot_every_bytes } = self.storage;
+        let storage = if self.wal { self.storage } else { self.volatile_storage() };
+        let StorageSettings { segment_bytes, reserve_bytes, snapshot_every_bytes, memory_bytes } = storage;
         let defaults = PipelineConfig::default();
-        // Without a log on disk nothing can be recovered from a snapshot.
-        let (snapshot_every_bytes, snapshot_every_segments, rest_after) = match self.wal {
-            true => (snapshot_every_bytes, defaults.snapshot_every_segments, defaults.rest_after),
-            false => (u64::MAX, usize::MAX, None),
-        };
-        // The smallest segment holds the largest record beside the reserve.
-        let smallest = largest_record_bytes(&self.limits).saturating_add(reserve_bytes + 2 * HEADER_BYTES as u64);
+        let smallest = smallest_segment_bytes(&self.limits, reserve_bytes);
         PipelineConfig {
             limits: self.limits.clone(),
             segment_bytes,
             segment_bytes_min: smallest.max(segment_bytes / SEGMENT_FRACTION_MIN).min(segment_bytes),
             reserve_bytes,
             snapshot_every_bytes,
-            snapshot_every_segments,
-            rest_after,
+            snapshot_every_segments: defaults.snapshot_every_segments,
+            rest_after: defaults.rest_after,
             slice_bytes: defaults.slice_bytes,
+            memory_bytes,
         }
     }
+
+    /// Sizes without a log on disk. The segments are in memory: small ones are freed soon, and few payloads need to be
+    /// there a second time. Snapshots store nothing, but free segments.
+    fn volatile_storage(&self) -> StorageSettings {
+        let StorageSettings { snapshot_every_bytes, memory_bytes, .. } = self.storage;
+        StorageSettings {
+            segment_bytes: smallest_segment_bytes(&self.limits, VOLATILE_RESERVE_BYTES),
+            reserve_bytes: VOLATILE_RESERVE_BYTES,
+            snapshot_every_bytes: snapshot_every_bytes.min(VOLATILE_SNAPSHOT_BYTES),
+            memory_bytes: memory_bytes.min(VOLATILE_MEMORY_BYTES),
+        }
+    }
+}
+
+/// The smallest segment holds the largest record beside the reserve.
+fn smallest_segment_bytes(limits: &Limits, reserve_bytes: u64) -> u64 {
+    largest_record_bytes(limits).saturating_add(reserve_bytes + 2 * HEADER_BYTES as u64)
 }
 
 impl Default for Settings {
@@ -130,7 +148,7 @@ impl Profile {
     }
 }
 
-/// Sizes of the log's files.
+/// Sizes of the log's files, and of payloads in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a section")]
 pub struct StorageSettings {
@@ -143,12 +161,20 @@ pub struct StorageSettings {
     /// Log bytes between two snapshots.
     #[serde(with = "Int::<{ 64 << 10 }, I64_MAX>")]
     pub snapshot_every_bytes: u64,
+    /// Bytes of message payloads that stay in memory; the others are read from the log when they are delivered.
+    #[serde(with = "Int::<0, I64_MAX>")]
+    pub memory_bytes: u64,
 }
 
 impl Default for StorageSettings {
     fn default() -> Self {
-        let PipelineConfig { segment_bytes, reserve_bytes, snapshot_every_bytes, .. } = PipelineConfig::default();
-        Self { segment_bytes, reserve_bytes, snapshot_every_bytes }
+        let defaults = PipelineConfig::default();
+        Self {
+            segment_bytes: defaults.segment_bytes,
+            reserve_bytes: defaults.reserve_bytes,
+            snapshot_every_bytes: defaults.snapshot_every_bytes,
+            memory_bytes: defaults.memory_bytes,
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use driftq_core::types::{
     Claim, ConsumerId, Deadline, GroupName, Millis, Offset, OwnerName, PartitionId, Retention, Timestamp, TopicName,
 };
 use driftq_core::{OpenOptions, Refusal};
-use driftq_files::NullStorage;
+use driftq_files::VolatileStorage;
 use tokio::sync::Notify;
 
 use super::{Disk, Driver, NextDelivery};
@@ -40,9 +40,10 @@ fn start() -> (Rc<Driver>, Arc<AtomicI64>) {
     let ahead_ms = Arc::new(AtomicI64::new(0));
     let clock = Clock::shifted(&ahead_ms);
     let now = clock.now();
-    let (pipeline, _) = OpenOptions::new().create(LogId([7; 16])).open(&mut NullStorage, now).expect("opens");
+    let mut storage = VolatileStorage::default();
+    let (pipeline, _) = OpenOptions::new().create(LogId([7; 16])).open(&mut storage, now).expect("opens");
     let driver = Driver::new(clock, Metrics::new(), Arc::new(Notify::new()));
-    driver.start(pipeline, Disk::Null(NullStorage));
+    driver.start(pipeline, Disk::Volatile(storage));
     tokio::task::spawn_local(Rc::clone(&driver).run());
     (driver, ahead_ms)
 }

@@ -3,8 +3,9 @@
 //!
 //! The driver runs on the reactor's thread and has no locks. A command is decided at once, in the task of its request
 //! ([`Driver::ask`]); its records are written and synced by the threads of [`io_threads`] while further commands are
-//! decided. The pipeline holds replies and deliveries until the sync has passed their log position; then
-//! [`Driver::run`] passes replies to their waiters ([`pending_replies`]) and deliveries to their streams ([`streams`]).
+//! decided. The pipeline holds replies and deliveries until the sync has passed their log position and the bytes of
+//! their messages are in memory, which the same threads read if necessary; then [`Driver::run`] passes replies to their
+//! waiters ([`pending_replies`]) and deliveries to their streams ([`streams`]).
 
 mod affinity;
 #[cfg(test)]
@@ -27,10 +28,10 @@ use driftq_core::log::StorageFault;
 use driftq_core::state::State;
 use driftq_core::types::{ConsumerId, Lsn, Millis, Now, Timestamp, WallClock};
 use driftq_core::{Command, Job, JobClass, Output, Pipeline, Refusal, Reply, Request};
-use driftq_files::NullStorage;
+use driftq_files::VolatileStorage;
 use tokio::sync::Notify;
 
-pub(crate) use self::io_threads::IoThreads;
+pub(crate) use self::io_threads::{IoThreads, Use};
 use self::pending_replies::{PendingReplies, Waiter};
 pub(crate) use self::pending_replies::{ReplyResult, ReplySink};
 pub(crate) use self::streams::NextDelivery;
@@ -51,7 +52,7 @@ pub(crate) enum Disk {
     /// Threads over real files.
     Threads(IoThreads),
     /// No log on disk: a job is completed at once.
-    Null(NullStorage),
+    Volatile(VolatileStorage),
 }
 
 /// Why the broker accepts no commands now.
@@ -285,7 +286,8 @@ impl Driver {
         engine.as_ref().is_none_or(|engine| engine.pipeline.is_closed() || engine.pipeline.failure().is_some())
     }
 
-    /// One iteration: submits deferred commands, takes completed jobs, fires timers, starts jobs and releases outputs.
+    /// One iteration: submits deferred commands, takes completed jobs and reads, fires timers, starts jobs and reads,
+    /// and releases outputs.
     /// Returns the monotonic time at which the next iteration is due at the latest.
     fn run_once(&self) -> Option<Timestamp> {
         // A panic would end the driver's task, and no request would ever get a reply.
@@ -319,6 +321,9 @@ impl Driver {
         while let Some(done) = io_threads.poll_completed() {
             self.complete_job(&mut engine.pipeline, now, done.job, done.result, Some(done.took));
         }
+        while let Some(done) = io_threads.poll_completed_read() {
+            engine.pipeline.complete_read(now, &done.job, done.result);
+        }
     }
 
     fn complete_job(
@@ -347,10 +352,24 @@ impl Driver {
                         }
                         io_threads.perform(job);
                     }
-                    Disk::Null(storage) => {
+                    Disk::Volatile(storage) => {
                         let result = job.perform(storage);
                         self.complete_job(&mut engine.pipeline, now, job, result, None);
+                        if class == JobClass::Background {
+                            // The slices of a snapshot leave time for other tasks.
+                            self.wake.notify_one();
+                            break;
+                        }
                     }
+                }
+            }
+        }
+        while let Some(read) = engine.pipeline.poll_read() {
+            match &mut engine.disk {
+                Disk::Threads(io_threads) => io_threads.read(read),
+                Disk::Volatile(storage) => {
+                    let result = read.perform(storage);
+                    engine.pipeline.complete_read(now, &read, result);
                 }
             }
         }

@@ -2,12 +2,14 @@
 //!
 //! Recovery stops at damage, reports where, and changes nothing; it refers to the commands here. [`verify()`],
 //! [`dump()`] and [`inspect()`] only read. [`salvage()`] builds a new log from every frame that still verifies and
-//! fits together, and moves every old file to a quarantine folder: it deletes nothing. All of them lock the folder,
+//! fits together, and moves the old files to a quarantine folder, except whole segments that hold payloads of its
+//! messages: it deletes nothing. All of them lock the folder,
 //! so none runs beside a broker.
 
 mod dump;
 mod error;
 mod inspect;
+mod payloads;
 mod quarantine;
 mod rebuild;
 mod repair;
@@ -25,6 +27,7 @@ use driftq_core::types::Lsn;
 pub use self::dump::{DumpEnd, DumpOptions, dump};
 pub use self::error::WalError;
 pub use self::inspect::{InspectArgs, inspect};
+pub use self::payloads::LostMessage;
 pub use self::rebuild::{Loss, Skipped};
 pub use self::reset::reset;
 pub(crate) use self::salvage::salvage_into;

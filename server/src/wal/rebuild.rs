@@ -23,6 +23,7 @@ use driftq_core::types::{
 };
 use driftq_inspect::format::{kind as kind_name, message_ref};
 
+use super::payloads::{LostMessage, RecordFrames};
 use super::repair::Repaired;
 
 /// A record that is intact and was not applied.
@@ -49,17 +50,20 @@ pub struct Loss {
     pub images: u64,
     /// The most records that can have been in what was cut off a segment.
     pub cut_off: u64,
+    /// Messages that are known, but whose payloads stand in no whole record, in the order of their topics.
+    pub messages: Vec<LostMessage>,
     /// The given names of kept topics whose own were lost with a piece of the snapshot. That piece is counted in
     /// `images`.
     pub renamed: Vec<TopicName>,
 }
 
 impl Loss {
-    /// The number of lost records at most: some of the frames may be marks.
+    /// The number of lost records and messages at most: some of the frames may be marks.
     #[must_use]
     pub fn count(&self) -> u64 {
         let missing: u64 = self.ranges.iter().map(|range| range.end().0 - range.start().0 + 1).sum();
-        missing.saturating_add(self.skipped.len() as u64).saturating_add(self.images).saturating_add(self.cut_off)
+        let whole = self.skipped.len() as u64 + self.messages.len() as u64;
+        missing.saturating_add(whole).saturating_add(self.images).saturating_add(self.cut_off)
     }
 
     /// Whether nothing is lost.
@@ -80,6 +84,8 @@ pub(super) struct Rebuild {
     lost: u64,
     /// From these positions on, the positions of messages are unknown.
     unknown_from: BTreeMap<(TopicId, PartitionId), Position>,
+    /// The frames of the applied records.
+    frames: RecordFrames,
 }
 
 /// The next ids to assign, where they differ from those of the state.
@@ -94,14 +100,15 @@ struct NextIds {
 impl Rebuild {
     /// Starts from the state of a snapshot, or from an empty state.
     pub(super) fn new(state: State, at: LogPosition) -> Self {
-        Self { state, last: at, loss: Loss::default(), lost: 0, unknown_from: BTreeMap::new() }
+        let frames = RecordFrames::behind(at);
+        Self { state, last: at, loss: Loss::default(), lost: 0, unknown_from: BTreeMap::new(), frames }
     }
 
     /// Starts from what is left of a damaged snapshot, of which `lost` images are missing.
     pub(super) fn from_repaired(repaired: Repaired, at: LogPosition, lost: u64) -> Self {
         let Repaired { state, unknown_from, unused, renamed } = repaired;
         let loss = Loss { images: lost.saturating_add(unused), renamed, ..Loss::default() };
-        Self { state, last: at, lost: loss.count(), loss, unknown_from }
+        Self { state, last: at, lost: loss.count(), loss, unknown_from, frames: RecordFrames::behind(at) }
     }
 
     /// Up to so many records were cut off.
@@ -128,6 +135,7 @@ impl Rebuild {
         if !frame.is_record() {
             return;
         }
+        self.frames.add(self.last);
         let (kind, applied) = match codec::decode(head.kind, head.version, frame.payload) {
             Ok(record) => (kind_name(&record.event), self.apply(&record)),
             Err(error) => ("not understood", Err(error.to_string())),
@@ -182,6 +190,8 @@ impl Rebuild {
                 | Event::EffectDeadLettered(_)
                 | Event::Completed(_)
         ) || matches!(&record.event, Event::Produced { skipped, .. } if !skipped.is_empty());
+        // In the rebuilt state, records that were lost have LSNs: more than they had, since marks count as records.
+        self.state.continue_behind(Lsn(self.last.lsn.0 - 1));
         if in_parts {
             let before = self.state.clone();
             let applied = self.state.apply(record);
@@ -285,10 +295,10 @@ impl Rebuild {
         }
     }
 
-    /// The rebuilt state and what is lost. No id that a lost record may have assigned is assigned again; `boots` is
-    /// the highest number of boots there can have been.
-    pub(super) fn finish(self, boots: u64) -> Result<(State, Loss), String> {
-        let Self { state, mut loss, lost, .. } = self;
+    /// The rebuilt state, what is lost, and where the payloads stand to which the state refers. No id that a lost
+    /// record may have assigned is assigned again; `boots` is the highest number of boots there can have been.
+    pub(super) fn finish(self, boots: u64) -> Result<(State, Loss, RecordFrames), String> {
+        let Self { state, mut loss, lost, frames, .. } = self;
         assert_eq!(lost, loss.count(), "every loss is counted once");
         let more = |number: u32| u32::try_from(u64::from(number).saturating_add(lost)).unwrap_or(ID_MAX).min(ID_MAX);
         let boots = u32::try_from(boots).unwrap_or(ID_MAX).min(ID_MAX);
@@ -306,7 +316,7 @@ impl Rebuild {
         .map_err(|contradiction| contradiction.to_string())?;
         state.check().map_err(|inconsistency| inconsistency.to_string())?;
         loss.renamed.retain(|name| state.topic_named(name).is_some());
-        Ok((state, loss))
+        Ok((state, loss, frames))
     }
 }
 
@@ -342,7 +352,7 @@ fn renumbered(state: &State, change: impl Fn(&mut Image)) -> Result<State, Contr
 }
 
 /// The state that these images describe.
-fn restored(images: impl Iterator<Item = Image>) -> Result<State, Contradiction> {
+pub(super) fn restored(images: impl Iterator<Item = Image>) -> Result<State, Contradiction> {
     let mut state = State::default();
     for image in images {
         let record = Record { at: Timestamp::default(), event: Event::Restored(image) };

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use driftq_core::record::{Event, Image, Record, RunImage};
 use driftq_core::state::State;
 use driftq_core::types::{
-    Boot, DeliveryState, GroupId, MessageRef, Offset, PartitionId, Position, Retention, Timestamp, TopicId, TopicName,
-    WallClock,
+    Boot, DeliveryState, GroupId, Lsn, MessageRef, Offset, PartitionId, Position, Retention, Timestamp, TopicId,
+    TopicName, WallClock,
 };
 
 /// The state made of images, and which of its numbers are guesses.
@@ -61,7 +61,7 @@ struct GroupParts {
 pub(super) fn repair(images: Vec<Image>, boot: Boot) -> Repaired {
     let mut topics: BTreeMap<TopicId, TopicParts> = BTreeMap::new();
     let (mut origin, mut others) = (None, Vec::new());
-    let (mut newest, mut boot) = (Timestamp::default(), boot.max(Boot(1)));
+    let (mut newest, mut boot, mut last_lsn) = (Timestamp::default(), boot.max(Boot(1)), Lsn(0));
     for image in images {
         match image {
             Image::Origin { .. } => origin = Some(image),
@@ -79,8 +79,8 @@ pub(super) fn repair(images: Vec<Image>, boot: Boot) -> Repaired {
             Image::TrimmedRun { topic, partition, run } => {
                 topics.entry(topic).or_default().partitions.entry(partition).or_default().trimmed.push(run);
             }
-            Image::Message { topic, partition, position, produced_at, .. } => {
-                newest = newest.max(produced_at);
+            Image::Message { topic, partition, position, produced_at, payload, .. } => {
+                (newest, last_lsn) = (newest.max(produced_at), last_lsn.max(payload.id.lsn));
                 let parts = topics.entry(topic).or_default().partitions.entry(partition).or_default();
                 parts.messages.insert(position, image);
             }
@@ -109,7 +109,8 @@ pub(super) fn repair(images: Vec<Image>, boot: Boot) -> Repaired {
         }
     }
     let next_topic = topics.keys().next_back().map_or(TopicId(0), |topic| TopicId(topic.0.saturating_add(1)));
-    let origin = origin.unwrap_or(Image::Origin { clock: newest, wall_clock: WallClock::default(), boot, next_topic });
+    let (clock, wall_clock) = (newest, WallClock::default());
+    let origin = origin.unwrap_or(Image::Origin { last_lsn, clock, wall_clock, boot, next_topic });
     let mut built = Repaired { state: State::default(), unknown_from: BTreeMap::new(), unused: 0, renamed: Vec::new() };
     built.put(origin);
     let mut names: BTreeSet<TopicName> = topics.values().filter_map(TopicParts::name).collect();
@@ -244,8 +245,8 @@ impl RepairedPartition {
     /// Counts in how many groups each message is acked. One that only one group sees is acked in the others.
     fn count_acks(&mut self) {
         for (at, image) in &mut self.messages {
-            let Image::Message { acked_in, retained, visible_to, body, .. } = image else { continue };
-            if body.metadata().redrive.is_none() {
+            let Image::Message { acked_in, retained, visible_to, fields, .. } = image else { continue };
+            if fields.as_ref().is_none_or(|fields| fields.redrive.is_none()) {
                 *visible_to = None;
             }
             if let Some(own) = visible_to {
@@ -264,8 +265,8 @@ impl RepairedPartition {
         let mut room = if retention.keeps_acked() { retention.bytes.unwrap_or(u64::MAX) } else { 0 };
         let mut removed = Vec::new();
         for (at, image) in self.messages.iter().rev() {
-            let Image::Message { retained: true, body, .. } = image else { continue };
-            let len = body.payload_len();
+            let Image::Message { retained: true, payload, .. } = image else { continue };
+            let len = payload.payload_len();
             if !retention.keeps_acked() || len > room {
                 room = 0;
                 removed.push(*at);

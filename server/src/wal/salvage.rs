@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 use driftq_core::codec::record as codec;
 use driftq_core::log::frame::FRAME_HEAD_BYTES;
 use driftq_core::log::{
-    FileId, HEADER_BYTES, IoOp, LogPosition, RecoveryError, SegmentHeader, SnapshotHead, SnapshotReadError,
-    SnapshotWriter, Storage, WriteAt, read_snapshot, read_snapshot_head, read_whole,
+    FileId, Frame, FrameChain, HEADER_BYTES, IoOp, LogPosition, RecoveryError, ReferredSegment, SegmentHeader,
+    SnapshotHead, SnapshotReadError, SnapshotWriter, Storage, WriteAt, read_snapshot, read_snapshot_head, read_whole,
 };
 use driftq_core::pipeline::inspect;
 use driftq_core::record::{Event, Record};
 use driftq_core::state::{State, Topic};
 use driftq_core::types::{Boot, FrameNumber, Lsn, Timestamp};
-use driftq_files::DataFolder;
+use driftq_files::{DataFolder, FileStorage};
 
 use super::error::WalError;
+use super::payloads::Placement;
 use super::quarantine::{self, Replacement};
 use super::rebuild::{Loss, Rebuild};
 use super::repair::repair;
@@ -76,7 +77,7 @@ pub enum Salvage {
     },
     /// An earlier salvage was interrupted while it moved files. Nothing was changed now.
     Pending,
-    /// The folder holds a new log, and the quarantine folder every old file.
+    /// The folder holds a new log, and the quarantine folder every old file that is not part of it.
     Done {
         /// Why the old log could not be opened.
         error: RecoveryError,
@@ -86,7 +87,7 @@ pub enum Salvage {
         loss: Loss,
         /// The quarantine folder.
         quarantine: PathBuf,
-        /// The names of the old files.
+        /// The names of the files in it.
         moved: Vec<String>,
     },
     /// An interrupted salvage was resumed and is finished.
@@ -100,7 +101,7 @@ pub enum Salvage {
     },
 }
 
-/// The most skipped records that are listed.
+/// The most skipped records, and the most messages without payloads, that are listed.
 const LISTED_MAX: usize = 20;
 
 fn write_loss(f: &mut fmt::Formatter<'_>, loss: &Loss) -> fmt::Result {
@@ -115,6 +116,12 @@ fn write_loss(f: &mut fmt::Formatter<'_>, loss: &Loss) -> fmt::Result {
     }
     if loss.cut_off > 0 {
         writeln!(f, "lost: whatever was in the part of the last segment that was cut off")?;
+    }
+    for message in loss.messages.iter().take(LISTED_MAX) {
+        writeln!(f, "lost: {message}: no intact record holds its payload")?;
+    }
+    if loss.messages.len() > LISTED_MAX {
+        writeln!(f, "lost: {} more messages without their payloads", loss.messages.len() - LISTED_MAX)?;
     }
     for skipped in loss.skipped.iter().take(LISTED_MAX) {
         let lsn = skipped.lsn.map_or_else(String::new, |lsn| format!(", LSN {lsn}"));
@@ -162,9 +169,10 @@ impl fmt::Display for Salvage {
 /// Replaces a log that cannot be opened by one that can, with every intact record before, between and after the
 /// damage that still fits together.
 ///
-/// With [`Consent::DryRun`] it changes nothing. Otherwise it moves every old file, unchanged, to a `quarantine-…`
-/// folder and leaves a new log with the same id: two snapshots, one segment without records. A crash on
-/// the way leaves either the old files in place or the new log ready to be opened; another run resumes.
+/// With [`Consent::DryRun`] it changes nothing. Otherwise it leaves a new log with the same id: two snapshots, one
+/// segment without records, the whole old segments that hold payloads of its messages, and one segment with the
+/// records of damaged ones that do. Every other old file moves, unchanged, to a `quarantine-…` folder. A crash on the
+/// way leaves either the old files in place or the new log ready to be opened; another run resumes.
 ///
 /// # Errors
 /// [`WalError`] if the folder is in use, holds no log, or cannot be read or written.
@@ -199,9 +207,11 @@ pub fn salvage(dir: &Path, consent: Consent) -> Result<Salvage, WalError> {
     if consent == Consent::DryRun {
         return Ok(Salvage::Needed { error, kept, loss: salvaged.loss });
     }
-    let old: Vec<String> = files.files.iter().map(FileId::to_string).collect();
+    let old = files.files.iter().filter(|file| !salvaged.payloads.keeps(**file));
+    let old: Vec<String> = old.map(FileId::to_string).collect();
     let has_loss = !salvaged.loss.is_empty();
-    let replacement = quarantine::prepare(dir, &old, has_loss, |storage| write_log(storage, &files, &salvaged))?;
+    let write = |into: &mut FileStorage| write_log(&mut storage, into, &files, &salvaged);
+    let replacement = quarantine::prepare(dir, &old, has_loss, write)?;
     let quarantine = replacement.perform(dir)?;
     let kept = reopen(&folder, &quarantine)?;
     Ok(Salvage::Done { error, kept, loss: salvaged.loss, quarantine, moved: old })
@@ -227,7 +237,16 @@ pub(crate) fn salvage_into(
     };
     let files = LogFiles::read(from)?;
     let salvaged = rebuild(from, &files, &error)?;
-    write_log(into, &files, &salvaged)?;
+    write_log(from, into, &files, &salvaged)?;
+    for kept in salvaged.payloads.kept() {
+        let (file, mut bytes) = (kept.file(), Vec::new());
+        read_whole(from, file, &mut bytes).map_err(WalError::storage(file))?;
+        let at = WriteAt { epoch: 0, position: 0 };
+        for op in [IoOp::Create { file, capacity: 0 }, IoOp::Append { file, at, bytes }, IoOp::Sync { file }] {
+            op.perform(into).map_err(WalError::storage(file))?;
+        }
+    }
+    into.sync_folder().map_err(|fault| WalError::Storage { file: None, fault })?;
     Ok(Some((Contents::of(&salvaged.state), salvaged.loss)))
 }
 
@@ -237,6 +256,8 @@ struct Salvaged {
     loss: Loss,
     /// A position above all in the old files.
     at: LogPosition,
+    /// Where the payloads of the state stand.
+    payloads: Placement,
 }
 
 /// Rebuilds the state from the newest intact snapshot or from what is left of a damaged one, whichever loses least.
@@ -287,8 +308,11 @@ fn rebuild_from(
         return Err(WalError::InconsistentState("its frame numbers are at their end".to_owned()));
     }
     // Every boot starts a segment, so there were at most as many boots as segments.
-    let (state, loss) = rebuild.finish(files.last_sequence()).map_err(WalError::InconsistentState)?;
-    Ok(Salvaged { state, loss, at })
+    let (state, mut loss, frames) = rebuild.finish(files.last_sequence()).map_err(WalError::InconsistentState)?;
+    let payloads = Placement::find(&state, &frames, storage, files, at.lsn)?;
+    let (state, lost) = payloads.apply_to(&state, payloads.last_lsn()).map_err(WalError::InconsistentState)?;
+    loss.messages = lost;
+    Ok(Salvaged { state, loss, at, payloads })
 }
 
 /// What is left of the damaged snapshot of frame `number`, if that is a consistent state.
@@ -328,7 +352,7 @@ fn newest_snapshot(
             }
         });
         match read {
-            Ok(head) if state.boot() > Boot(0) && state.check().is_ok() => return Ok(Some((state, head.at))),
+            Ok((head, _)) if state.boot() > Boot(0) && state.check().is_ok() => return Ok(Some((state, head.at))),
             Ok(_) | Err(SnapshotReadError::Damaged(_) | SnapshotReadError::Refused { .. }) => {}
             Err(SnapshotReadError::Storage(fault)) => return Err(WalError::storage(FileId::Snapshot(*frame))(fault)),
         }
@@ -336,15 +360,21 @@ fn newest_snapshot(
     Ok(None)
 }
 
-/// The bytes of the snapshot that are written at a time.
+/// The bytes of a snapshot or a segment that are written at a time.
 const SLICE_BYTES: usize = 1 << 20;
 
-/// Writes the new log, two snapshots of the same state and a segment of one frame between them, and returns its files.
-fn write_log(storage: &mut impl Storage, files: &LogFiles, salvaged: &Salvaged) -> Result<Vec<FileId>, WalError> {
+/// Writes the new log to `storage`, and returns its files: a segment with the records of damaged ones `from` which
+/// payloads are needed, if there are any, and two snapshots of the same state with a segment of one frame between them.
+fn write_log(
+    from: &mut impl Storage,
+    storage: &mut impl Storage,
+    files: &LogFiles,
+    salvaged: &Salvaged,
+) -> Result<Vec<FileId>, WalError> {
     let epoch = u64::from(salvaged.state.boot().0);
-    // No frame has this number, so there is no checksum to refer to. Snapshot and segment agree on 0, which links them.
-    let older = SnapshotHead { log_id: files.log_id, at: salvaged.at, crc: 0, epoch };
-    let header = SegmentHeader {
+    // No frame has this number, so there is no checksum to refer to. What follows has 0 instead, which links it.
+    let mut older = SnapshotHead { log_id: files.log_id, at: salvaged.at, crc: 0, epoch };
+    let mut header = SegmentHeader {
         log_id: files.log_id,
         sequence: files.last_sequence() + 1,
         previous: older.at,
@@ -352,21 +382,65 @@ fn write_log(storage: &mut impl Storage, files: &LogFiles, salvaged: &Salvaged) 
         synced: older.at.frame,
         capacity: 0,
     };
-    let mut chain = header.chain();
-    let mut footer = Vec::new();
-    chain.footer(&mut footer, older.at.frame);
-    let newer = SnapshotHead { at: chain.last(), crc: chain.last_crc(), ..older };
-    let (file, at) = (header.file(), WriteAt { epoch, position: HEADER_BYTES as u64 });
-    let segment = [IoOp::Append { file, at, bytes: footer }, IoOp::Sync { file }];
-    for op in header.create_ops(epoch, 0).iter().chain(&segment) {
-        op.perform(storage).map_err(|fault| WalError::Storage { file: None, fault })?;
+    let (mut written, mut referred) = (Vec::new(), salvaged.payloads.kept().to_vec());
+    if let Some(live_bytes) = salvaged.payloads.carried_bytes() {
+        let (chain, end) =
+            write_segment(storage, &header, epoch, |append| salvaged.payloads.each_carried(from, files, append))?;
+        written.push(header.file());
+        referred.push(ReferredSegment { sequence: header.sequence, last: chain.last(), end, live_bytes });
+        (older.at, older.crc) = (chain.last(), chain.last_crc());
+        header.sequence += 1;
+        (header.previous, header.previous_crc, header.synced) = (older.at, older.crc, older.at.frame);
     }
-    write_snapshot(storage, &older, &salvaged.state)?;
-    write_snapshot(storage, &newer, &salvaged.state)?;
-    Ok(vec![file, older.file(), newer.file()])
+    let (chain, _) = write_segment(storage, &header, epoch, |_| Ok(()))?;
+    let newer = SnapshotHead { at: chain.last(), crc: chain.last_crc(), ..older };
+    write_snapshot(storage, &older, &salvaged.state, &referred)?;
+    write_snapshot(storage, &newer, &salvaged.state, &referred)?;
+    written.extend([header.file(), older.file(), newer.file()]);
+    Ok(written)
 }
 
-fn write_snapshot(storage: &mut impl Storage, head: &SnapshotHead, state: &State) -> Result<(), WalError> {
+/// Appends a record to a segment.
+type Append<'a> = &'a mut dyn FnMut(&Frame<'_>) -> Result<(), WalError>;
+
+/// Writes a segment with the records that `write` appends, and a footer. Returns the end of its frames and its last
+/// byte.
+fn write_segment(
+    storage: &mut impl Storage,
+    header: &SegmentHeader,
+    epoch: u64,
+    write: impl FnOnce(Append<'_>) -> Result<(), WalError>,
+) -> Result<(FrameChain, u64), WalError> {
+    let file = header.file();
+    for op in header.create_ops(epoch, 0) {
+        op.perform(storage).map_err(|fault| WalError::Storage { file: None, fault })?;
+    }
+    let (mut chain, mut bytes, mut position) = (header.chain(), Vec::new(), HEADER_BYTES as u64);
+    let mut flush = |bytes: &mut Vec<u8>| {
+        let appended = storage.append(file, WriteAt { epoch, position }, bytes);
+        position += bytes.len() as u64;
+        bytes.clear();
+        appended.map(|()| position).map_err(WalError::storage(file))
+    };
+    write(&mut |frame| {
+        let (kind, version) = (frame.head.kind, frame.head.version);
+        let put = |out: &mut Vec<u8>| out.extend_from_slice(frame.payload);
+        let written = chain.record(&mut bytes, header.synced, kind, version, put);
+        written.map_err(|error| WalError::InconsistentState(error.to_string()))?;
+        if bytes.len() >= SLICE_BYTES { flush(&mut bytes).map(drop) } else { Ok(()) }
+    })?;
+    chain.footer(&mut bytes, header.synced);
+    let end = flush(&mut bytes)?;
+    storage.sync(file).map_err(WalError::storage(file))?;
+    Ok((chain, end))
+}
+
+fn write_snapshot(
+    storage: &mut impl Storage,
+    head: &SnapshotHead,
+    state: &State,
+    referred: &[ReferredSegment],
+) -> Result<(), WalError> {
     let (epoch, draft) = (head.epoch, head.draft());
     let mut position = 0;
     let mut append = |storage: &mut dyn Storage, bytes: &mut Vec<u8>| {
@@ -387,7 +461,7 @@ fn write_snapshot(storage: &mut impl Storage, head: &SnapshotHead, state: &State
             append(storage, &mut bytes)?;
         }
     }
-    writer.finish(&mut bytes);
+    writer.finish(referred, &mut bytes);
     append(storage, &mut bytes)?;
     for op in [IoOp::Sync { file: draft }, IoOp::Rename { from: draft, to: head.file() }, IoOp::SyncFolder] {
         op.perform(storage).map_err(|fault| WalError::Storage { file: None, fault })?;

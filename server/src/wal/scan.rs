@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use driftq_core::codec::record as codec;
 use driftq_core::log::{
     CrcSeed, FileId, Frame, FrameError, HEADER_BYTES, HeaderError, LogId, RECORD_KIND_MAX, RecoveryError,
-    SegmentHeader, SnapshotError, SnapshotHead, SnapshotReadError, StopReason, Storage, find_frame, frame,
-    read_snapshot, read_snapshot_head, read_whole,
+    ReferredSegment, SegmentHeader, SnapshotError, SnapshotHead, SnapshotReadError, StopReason, Storage, find_frame,
+    frame, read_snapshot, read_snapshot_head, read_whole,
 };
 use driftq_core::record::{Event, Image, Record};
 use driftq_core::types::{FrameNumber, Lsn};
@@ -29,12 +29,14 @@ pub(super) struct Segment {
     pub(super) header: Result<SegmentHeader, HeaderError>,
     seed: CrcSeed,
     /// Its number, by its header or its name.
-    sequence: u64,
+    pub(super) sequence: u64,
     /// The number of its first frame, by its header; without a valid header, that of its first frame that verifies.
     first: Option<FrameNumber>,
-    /// The number of the first frame of a later segment. Frames from this number on were cut off here.
+    /// The number of the first frame of a later segment, or of the first behind the end in a snapshot's list. Frames
+    /// from this number on were cut off here.
     dead_from: Option<FrameNumber>,
-    /// Whether the next segment exists, so that frames missing before `dead_from` are missing in this one.
+    /// Whether the next segment exists, or a snapshot says where this one ends, so that frames missing before
+    /// `dead_from` are missing in this one.
     has_successor: bool,
 }
 
@@ -62,6 +64,8 @@ pub(super) struct LogFiles {
     pub(super) segments: Vec<Segment>,
     /// Finished snapshots, newest first, and whether each is intact.
     pub(super) snapshots: Vec<(FrameNumber, Result<SnapshotHead, SnapshotError>)>,
+    /// The segments to which each intact snapshot refers.
+    pub(super) referred: BTreeMap<FrameNumber, Vec<ReferredSegment>>,
     /// Snapshots by their names that hold neither a header nor a frame of this log.
     pub(super) stray: Vec<FrameNumber>,
     /// Files of other logs.
@@ -75,7 +79,7 @@ impl LogFiles {
     pub(super) fn read(storage: &mut impl Storage) -> Result<Self, WalError> {
         let files = storage.list().map_err(|fault| WalError::Storage { file: None, fault })?;
         let mut window = Vec::new();
-        let (mut found, mut snapshots) = (Vec::new(), Vec::new());
+        let (mut found, mut snapshots, mut referred) = (Vec::new(), Vec::new(), BTreeMap::new());
         for info in &files {
             match info.file {
                 FileId::Segment(sequence) => {
@@ -87,7 +91,10 @@ impl LogFiles {
                 }
                 FileId::Snapshot(frame) => {
                     let head = match read_snapshot(storage, frame, &mut window, |_, _, _| Ok::<(), ()>(())) {
-                        Ok(head) => Ok(head),
+                        Ok((head, segments)) => {
+                            referred.insert(frame, segments);
+                            Ok(head)
+                        }
                         Err(SnapshotReadError::Damaged(error)) => {
                             let header = if let SnapshotError::Header(error) = error { Some(error) } else { None };
                             refuse_unsupported(info.file, header)?;
@@ -109,6 +116,7 @@ impl LogFiles {
             .collect();
         snapshots.retain(|(_, head)| head.is_err() || head.is_ok_and(|head| head.log_id == log_id));
         snapshots.reverse();
+        referred.retain(|frame, _| snapshots.iter().any(|(kept, head)| kept == frame && head.is_ok()));
         let mut segments = Vec::new();
         for (info, sequence, header) in found {
             let file = info.file;
@@ -147,6 +155,13 @@ impl LogFiles {
             after = Some(segment.sequence);
             dead_from = segment.first.into_iter().chain(dead_from).min();
         }
+        for segment in segments.iter_mut().filter(|segment| !segment.has_successor && segment.header.is_ok()) {
+            // Its successor may have been removed, which says where it ends; a snapshot of later frames says so too.
+            if let Some(last) = listed_end(&referred, segment.sequence) {
+                segment.dead_from = segment.dead_from.into_iter().chain([last.next()]).min();
+                segment.has_successor = true;
+            }
+        }
         let mut stray = Vec::new();
         for (frame, head) in &snapshots {
             if head.is_err() && !holds_frames_of(storage, log_id, *frame, &mut window)? {
@@ -154,7 +169,13 @@ impl LogFiles {
             }
         }
         let files = files.iter().map(|info| info.file).collect();
-        Ok(Self { log_id, segments, snapshots, stray, foreign, files })
+        Ok(Self { log_id, segments, snapshots, referred, stray, foreign, files })
+    }
+
+    /// Snapshots that must be usable, newest first, each with the segments that it refers to. Of any before them,
+    /// segments may be removed already.
+    pub(super) fn kept_snapshots(&self) -> impl Iterator<Item = (FrameNumber, &[ReferredSegment])> {
+        self.referred.iter().rev().take(2).map(|(frame, segments)| (*frame, &segments[..]))
     }
 
     /// The highest number of a segment, by name or by header.
@@ -180,6 +201,15 @@ impl LogFiles {
         });
         names.filter(|frame| frame.0 < NUMBER_END).max().unwrap_or_default()
     }
+}
+
+/// The last frame of a segment, by the newest snapshot that refers to it, if the segment was complete then.
+fn listed_end(referred: &BTreeMap<FrameNumber, Vec<ReferredSegment>>, sequence: u64) -> Option<FrameNumber> {
+    let ends = referred.iter().rev().filter_map(|(at, segments)| {
+        let listed = segments.binary_search_by_key(&sequence, |segment| segment.sequence).ok()?;
+        Some((*at, segments[listed].last.frame))
+    });
+    { ends }.next().and_then(|(at, last)| (last < at).then_some(last))
 }
 
 /// Refuses a file whose header is valid and not supported by this program.

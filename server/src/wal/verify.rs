@@ -1,9 +1,10 @@
 //! Checks whether a log is intact: every file on its own, and all of them together as broker startup reads them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use driftq_core::log::{FileId, Notice, RecoveryError, Storage, read_whole};
+use driftq_core::log::{FileId, LogPosition, Notice, RecoveryError, ReferredSegment, Storage, read_whole};
 use driftq_core::pipeline::inspect;
 use driftq_core::types::Lsn;
 use driftq_files::DataFolder;
@@ -65,7 +66,8 @@ impl fmt::Display for Verification {
     }
 }
 
-/// Reads every file of the log in `dir`, then the whole log as broker startup does. Changes nothing.
+/// Reads every file of the log in `dir`, then the whole log as broker startup does. A segment that is missing is damage
+/// if it is needed to recover the log, or if one of the two newest intact snapshots refers to it. Changes nothing.
 ///
 /// # Errors
 /// [`WalError`] if the folder is in use, holds no log, cannot be read, or was written by another version or a cluster.
@@ -101,16 +103,24 @@ fn file_reports(
 ) -> Result<Vec<FileReport>, WalError> {
     let mut reports = Vec::new();
     let mut bytes = Vec::new();
+    let mut whole = BTreeMap::new();
     for segment in &files.segments {
         read_whole(storage, segment.file, &mut bytes).map_err(WalError::storage(segment.file))?;
-        reports.push(segment_report(segment, &bytes, torn_tail));
+        let (report, through) = segment_report(segment, &bytes, torn_tail);
+        whole.insert(segment.file, through);
+        reports.push(report);
     }
     for (frame, head) in &files.snapshots {
         let content = match head {
-            Ok(head) => format!("snapshot of LSN {}, frame {frame}, intact", head.at.lsn),
+            Ok(head) => {
+                let listed = files.referred.get(frame).map_or(0, Vec::len);
+                format!("snapshot of LSN {}, frame {frame}, refers to {listed} segments, intact", head.at.lsn)
+            }
             Err(_) => "snapshot".to_owned(),
         };
-        let damage = head.err().map(|error| error.to_string()).into_iter().collect();
+        let mut damage: Vec<String> = head.err().map(|error| error.to_string()).into_iter().collect();
+        let listed = files.kept_snapshots().find(|(kept, _)| kept == frame).map_or(&[][..], |(_, listed)| listed);
+        damage.extend(listed.iter().filter_map(|segment| unusable(segment, whole.get(&segment.file()).copied())));
         reports.push(FileReport { file: FileId::Snapshot(*frame), content, damage });
     }
     for (file, _) in &files.foreign {
@@ -127,14 +137,33 @@ fn file_reports(
     Ok(reports)
 }
 
-fn segment_report(segment: &Segment, bytes: &[u8], torn_tail: Option<(FileId, u64)>) -> FileReport {
+/// Why the payloads in a listed segment cannot be read, if so; `whole` is the end of what is intact from its beginning
+/// on, `None` if it is missing.
+fn unusable(segment: &ReferredSegment, whole: Option<LogPosition>) -> Option<String> {
+    let why = match whole {
+        None => "is missing".to_owned(),
+        Some(through) if through.frame < segment.last.frame => {
+            format!("is intact through frame {} only, not through frame {}", through.frame, segment.last.frame)
+        }
+        Some(_) => return None,
+    };
+    Some(format!("it refers to {} bytes in {}, which {why}", segment.live_bytes, segment.file()))
+}
+
+/// The report on a segment, and the end of what is intact from its beginning on.
+fn segment_report(segment: &Segment, bytes: &[u8], torn_tail: Option<(FileId, u64)>) -> (FileReport, LogPosition) {
     let (mut frames, mut first, mut last, mut damage) = (0_u64, None, None, Vec::new());
+    let header = segment.header.ok().filter(|header| header.file() == segment.file);
+    let (mut whole, mut is_whole) = (header.map_or(LogPosition::default(), |header| header.previous), header.is_some());
     let mut lsns: Option<(Lsn, Lsn)> = None;
     let mut scanner = segment.scan(bytes);
     for item in &mut scanner {
         match item {
             ScanItem::Frame { frame, lsn, .. } => {
                 frames += 1;
+                if is_whole {
+                    whole = whole.after(frame.head.kind);
+                }
                 first = first.or(Some(frame.head.number));
                 last = Some(frame.head.number);
                 if let Some(lsn) = lsn.filter(|_| frame.is_record()) {
@@ -143,6 +172,7 @@ fn segment_report(segment: &Segment, bytes: &[u8], torn_tail: Option<(FileId, u6
             }
             ScanItem::Damage(found) if torn_tail == Some((segment.file, found.position as u64)) => break,
             ScanItem::Damage(found) => {
+                is_whole = false;
                 let frame = found.expected.map_or_else(String::new, |number| format!(", frame {number}"));
                 let resumes = found
                     .resumes_at
@@ -167,5 +197,5 @@ fn segment_report(segment: &Segment, bytes: &[u8], torn_tail: Option<(FileId, u6
         }
         _ => {}
     }
-    FileReport { file: segment.file, content, damage }
+    (FileReport { file: segment.file, content, damage }, whole)
 }

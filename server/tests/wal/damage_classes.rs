@@ -59,7 +59,11 @@ impl IntactLog {
         let lost = texts.iter().filter(|expected| expected.starts_with("lost: ")).count();
         let reported = text.lines().filter(|line| line.starts_with("lost: frame ")).count();
         assert_eq!(reported, lost, "nothing else is reported as lost: {text}");
-        names.iter().for_each(|name| assert!(text.contains(&format!("set aside: {name}\n")), "{text}"));
+        let stayed = files(self.path());
+        for name in names {
+            let is_set_aside = text.contains(&format!("set aside: {name}\n"));
+            assert_eq!(is_set_aside, !stayed.contains_key(&name), "{name}: {text}");
+        }
         assert!(text.ends_with(&format!("kept: 1 topics, 0 groups, {} messages\n", kept.len())), "{text}");
         assert_eq!(start(self.path()), Start::Serves(kept.clone()));
     }

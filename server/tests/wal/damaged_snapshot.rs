@@ -9,9 +9,10 @@ use driftq_core::types::*;
 
 use super::support::*;
 
-/// A log of one snapshot with many messages, whose segments before it are gone.
+/// A log of one snapshot with many messages. Of the segments before it, the first, without messages, is gone.
 fn only_snapshot(messages: u64) -> (tempfile::TempDir, FileId) {
     let dir = memory_dir();
+    drop(Broker::open(dir.path(), u64::MAX, 1_000_000));
     let mut broker = Broker::open(dir.path(), u64::MAX, 1_000_000);
     broker.topic("orders", 2);
     for number in 0..messages {
@@ -26,6 +27,7 @@ fn only_snapshot(messages: u64) -> (tempfile::TempDir, FileId) {
         broker.topic(&format!("later-{}", ids(dir.path()).len()), 1);
     }
     drop(broker);
+    assert_eq!(segments(dir.path())[0], FileId::Segment(2));
     let snapshots: Vec<_> = ids(dir.path()).into_iter().filter(|file| matches!(file, FileId::Snapshot(_))).collect();
     fs::remove_file(path(dir.path(), snapshots[0])).unwrap();
     (dir, snapshots[1])

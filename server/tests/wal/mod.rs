@@ -9,5 +9,6 @@ mod formats;
 mod inspect;
 mod interrupted;
 mod read_only;
+mod references;
 pub(crate) mod support;
 mod sweep;

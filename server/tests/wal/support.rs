@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use driftq_core::codec::record as codec;
 use driftq_core::command::{Ack, CreateTopic};
 use driftq_core::command::{Claim, GroupLifetime, OnDisconnect, Produce, Subscribe, TokenClaim};
-use driftq_core::log::{FileId, Frame, FrameChain, LogId, SegmentHeader, SegmentReader};
+use driftq_core::log::{
+    FileId, Frame, FrameChain, LogId, ReferredSegment, SegmentHeader, SegmentReader, read_snapshot,
+};
 use driftq_core::pipeline::inspect;
 use driftq_core::record::{Event, Record};
 use driftq_core::state::State;
@@ -17,6 +19,7 @@ use driftq_core::types::*;
 use driftq_core::types::{GroupStart, Retention};
 use driftq_core::{Command, Output, Pipeline, PipelineConfig};
 use driftq_files::{DataFolder, FileStorage};
+use driftq_inspect::PayloadReader;
 use driftq_server::wal::{WalCommand, run_to};
 
 pub const LOG_ID: LogId = LogId([7; 16]);
@@ -269,22 +272,51 @@ pub fn append(dir: &Path, write: impl FnOnce(&mut FrameChain, &mut Vec<u8>)) {
     });
 }
 
-pub fn state(dir: &Path) -> State {
-    inspect(&mut DataFolder::open(dir).unwrap().storage(), None).unwrap().0
+/// A stored message: topic, partition, offset and value.
+pub type ReadMessage = (String, u32, u64, Vec<u8>);
+
+/// A state, and its messages with their bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReadState {
+    state: State,
+    messages: BTreeSet<ReadMessage>,
 }
 
-/// Every stored message: topic, partition, offset and value.
-pub fn messages(state: &State) -> BTreeSet<(String, u32, u64, Vec<u8>)> {
+impl std::ops::Deref for ReadState {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+/// The state of the log, with every message as it is delivered.
+pub fn state(dir: &Path) -> ReadState {
+    let mut storage = DataFolder::open(dir).unwrap().storage();
+    let (state, recovered) = inspect(&mut storage, None).unwrap();
+    let mut payloads = PayloadReader::new(&mut storage, &recovered);
     let mut messages = BTreeSet::new();
     for topic in state.topics() {
         for (id, partition) in topic.partitions() {
             for (_, message) in partition.messages() {
-                let value = message.body.value().to_vec();
-                messages.insert((topic.name().to_string(), id.0, message.offset.0, value));
+                let body = message.body(&payloads.read(message.payload.id).unwrap());
+                messages.insert((topic.name().to_string(), id.0, message.offset.0, body.value().to_vec()));
             }
         }
     }
-    messages
+    ReadState { state, messages }
+}
+
+/// Every stored message.
+pub fn messages(state: &ReadState) -> BTreeSet<ReadMessage> {
+    state.messages.clone()
+}
+
+/// The segments to which the newest snapshot refers.
+pub fn referred(dir: &Path) -> Vec<ReferredSegment> {
+    let FileId::Snapshot(newest) = *snapshots(dir).last().unwrap() else { unreachable!("not a snapshot") };
+    let mut storage = DataFolder::open(dir).unwrap().storage();
+    read_snapshot(&mut storage, newest, &mut Vec::new(), |_, _, _| Ok::<(), ()>(())).unwrap().1
 }
 
 /// Runs a command; exit code and output.
@@ -317,7 +349,7 @@ pub fn quarantine(dir: &Path) -> PathBuf {
 
 /// Salvages a damaged folder, first as a dry run, and checks what holds for every salvage. Returns the output and the
 /// new state.
-pub fn salvage_checked(dir: &Path) -> (String, State) {
+pub fn salvage_checked(dir: &Path) -> (String, ReadState) {
     let before = files(dir);
     let (code, text) = salvage(dir, false);
     assert_eq!(code, 1, "{text}");
@@ -327,7 +359,13 @@ pub fn salvage_checked(dir: &Path) -> (String, State) {
 
     let (code, text) = salvage(dir, true);
     assert_eq!(code, if text.contains("\nlost: ") { 3 } else { 0 }, "{text}");
-    assert_eq!(files(&quarantine(dir)), before, "every old file is in quarantine, unchanged");
+    let after = files(dir);
+    let (stayed, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        before.into_iter().partition(|(name, _)| after.contains_key(name));
+    assert!(stayed.iter().all(|(name, bytes)| after[name] == *bytes), "what stays in place is unchanged");
+    let listed: BTreeSet<String> = referred(dir).iter().map(|segment| segment.file().to_string()).collect();
+    assert!(stayed.keys().all(|name| listed.contains(name)), "only what the new snapshots refer to stays in place");
+    assert_eq!(files(&quarantine(dir)), gone, "every other old file is in quarantine, unchanged");
     assert!(!dir.join("salvage-tmp").exists());
     let (code, verified) = verify(dir);
     assert_eq!(code, 0, "{verified}");

@@ -267,15 +267,19 @@ impl Disk {
         };
         let begun = self.files().filter_map(first_frame).filter(|(_, first)| *first <= base.next());
         let start = begun.map(|(sequence, _)| sequence).max().unwrap_or(0);
+        let referred = self.referred_by(base).map_or_else(Vec::new, |(_, segments)| segments);
+        let is_read = |sequence: u64| {
+            sequence >= start || referred.iter().any(|segment| segment.file() == FileId::Segment(sequence))
+        };
         let name = |injury: &Injury| self.folder.iter().find(|(_, number)| **number == injury.content);
         self.injuries.iter().filter_map(|injury| Some((injury, *name(injury)?.0))).any(|(injury, file)| match file {
             FileId::SnapshotDraft(_) => false,
             FileId::Snapshot(frame) => injury.is_unreadable() && (frame >= base || injury.hits(&(0..HEADER_BYTES))),
-            FileId::Segment(sequence) if injury.is_unreadable() => sequence >= start || injury.hits(&(0..HEADER_BYTES)),
+            FileId::Segment(sequence) if injury.is_unreadable() => is_read(sequence) || injury.hits(&(0..HEADER_BYTES)),
             FileId::Segment(sequence) => {
                 let misnames = matches!(injury.damage, Damage::Misdirect { .. }) && injury.hits(&HEADER_FIELDS);
                 let is_needed = injury.hits(&HEADER_FIELDS) || is_in_log(file, &injury.range);
-                misnames || sequence >= start && is_needed
+                misnames || is_read(sequence) && is_needed
             }
         })
     }

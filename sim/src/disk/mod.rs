@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 
-use driftq_core::log::{FileId, ReadSizes, StorageFault};
+use driftq_core::log::{FileId, MemoryStorage, ReadSizes, ReferredSegment, SnapshotHead, StorageFault, read_snapshot};
 use driftq_core::types::FrameNumber;
 
 use self::injury::Injury;
@@ -343,6 +343,14 @@ impl Disk {
     /// All files and their bytes.
     pub fn files(&self) -> impl Iterator<Item = (FileId, &[u8])> {
         self.folder.iter().filter_map(|(file, number)| Some((*file, &*self.contents.get(number)?.written)))
+    }
+
+    /// The header of a snapshot, and the segments to which it refers; `None` if it is damaged or not there.
+    pub(crate) fn referred_by(&self, snapshot: FrameNumber) -> Option<(SnapshotHead, Vec<ReferredSegment>)> {
+        let (file, bytes) = self.files().find(|(file, _)| *file == FileId::Snapshot(snapshot))?;
+        let mut storage = MemoryStorage::new();
+        storage.put_file(file, bytes.to_vec());
+        read_snapshot(&mut storage, snapshot, &mut Vec::new(), |_, _, _| Ok::<_, ()>(())).ok()
     }
 
     /// The segments, oldest first.

@@ -1,12 +1,13 @@
 //! Message content: byte for byte what was produced, under a stable offset.
 
+use driftq_core::Body;
 use driftq_core::command::Produce;
 use driftq_core::reply::{Delivery, Peeked, Produced};
 use driftq_core::state::Message;
 use driftq_core::types::{GroupId, PartitionId, Position};
 
 use super::catalog::{self, sentence};
-use super::tracker::model::StoredMessage;
+use super::tracker::model::{StoredMessage, without_place};
 use super::verdict::Verdict;
 
 #[doc = sentence!(accepted_is_stored)]
@@ -30,9 +31,11 @@ pub(super) fn delivered_was_accepted(delivery: &Delivery, known: Option<&StoredM
 ///
 /// Routing may set the target and a delay becomes a timestamp; nothing else may change. Dead letters and redriven
 /// messages have checks of their own: here it is enough that a message with that number was produced.
-pub(super) fn stored_was_produced(message: &Message, produce: Option<&Produce>) -> Verdict {
-    let same = produce.is_some_and(|produce| {
-        let meta = message.body.metadata();
+///
+/// `body` is the message as clients see it, `None` if its payload was never written.
+pub(super) fn stored_was_produced(message: &Message, body: Option<&Body>, produce: Option<&Produce>) -> Verdict {
+    let same = body.zip(produce).is_some_and(|(body, produce)| {
+        let meta = body.metadata();
         if meta.dead_letter.is_some() || meta.redrive.is_some() {
             return true;
         }
@@ -42,7 +45,7 @@ pub(super) fn stored_was_produced(message: &Message, produce: Option<&Produce>) 
             envelope.target_topic.clone_from(&meta.envelope.target_topic);
             envelope.partition_override = meta.envelope.partition_override;
         }
-        (message.body.key(), message.body.value()) == (&*produce.key, &*produce.value)
+        (body.key(), body.value()) == (&*produce.key, &*produce.value)
             && meta.envelope == envelope
             && meta.trace == produce.trace
     });
@@ -59,7 +62,7 @@ pub(super) fn offset_is_stable(
     let same = (known.partition, known.position) == location
         && known.visible_to == visible_to
         && known.produced_at == message.produced_at
-        && known.body == message.body;
+        && known.message == without_place(message);
     catalog::OFFSET_IS_STABLE.holds(same, || format!("{message:?} at {location:?} for {visible_to:?} was {known:?}"))
 }
 
@@ -71,7 +74,6 @@ pub(super) fn peek_matches(peeked: &Peeked, known: Option<&StoredMessage>) -> Ve
 
 #[cfg(test)]
 mod tests {
-    use driftq_core::Body;
     use driftq_core::types::{Offset, Timestamp};
 
     use super::*;

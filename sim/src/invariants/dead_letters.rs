@@ -1,9 +1,10 @@
 //! Dead letters and redrive: a message is dead-lettered once, at its limit and unchanged; a redrive returns it to the
 //! group that failed it, and to no other.
 
+use driftq_core::Body;
 use driftq_core::command::RedriveRest;
 use driftq_core::reply::Delivery;
-use driftq_core::state::{Message, Topic};
+use driftq_core::state::Topic;
 use driftq_core::types::{DeadLetter, DeadReason, Envelope, GroupId, Lsn, Metadata, Offset, RedriveOrigin, Timestamp};
 
 use super::catalog::{self, sentence};
@@ -40,12 +41,12 @@ pub(super) fn exhausted_not_redelivered(
 
 #[doc = sentence!(dead_letter_unchanged)]
 pub(super) fn dead_letter_unchanged(
-    stored: &Message,
+    stored: &Body,
     dead: &DeadLetter,
     source: &StoredMessage,
     original: &Metadata,
 ) -> Verdict {
-    let (envelope, kept) = (stored.body.metadata().envelope, &dead.kept);
+    let (envelope, kept) = (stored.metadata().envelope, &dead.kept);
     let expected = Envelope { deliver_at: None, delayed_until: None, ..original.envelope.clone() };
     let restored = Envelope {
         retry_policy: kept.retry_policy,
@@ -58,7 +59,7 @@ pub(super) fn dead_letter_unchanged(
         || envelope.deadline.is_some()
         || envelope.target_topic.is_some()
         || envelope.partition_override.is_some();
-    let same = (source.body.key(), source.body.value()) == (stored.body.key(), stored.body.value());
+    let same = (source.body.key(), source.body.value()) == (stored.key(), stored.value());
     let good = same && restored == expected && !has_active_fields && dead.original_partition == source.partition;
     catalog::DEAD_LETTER_UNCHANGED.holds(good, || format!("{dead:?} in {envelope:?} of {original:?}"))
 }
@@ -105,7 +106,7 @@ pub(super) fn dead_lettered_is_acked(view: &GroupView<'_>, offset: Offset, known
 
 /// A redriven message and its dead letter.
 pub(super) struct RedrivenMessage<'a> {
-    pub(super) message: &'a Message,
+    pub(super) body: &'a Body,
     /// The number of its produce.
     pub(super) number: u64,
     pub(super) redrive: RedriveOrigin,
@@ -119,14 +120,14 @@ pub(super) struct RedrivenMessage<'a> {
 
 #[doc = sentence!(redrive_names_origin)]
 pub(super) fn redrive_names_origin(redriven_message: &RedrivenMessage<'_>) -> Verdict {
-    let RedrivenMessage { message, number, redrive, dead_letter, metadata, .. } = *redriven_message;
+    let RedrivenMessage { body, number, redrive, dead_letter, metadata, .. } = *redriven_message;
     let earlier_redrives = metadata.redrive.map_or(0, |earlier| earlier.count);
     let original_offset = metadata.redrive.map(|earlier| earlier.original_offset);
     let original_offset = original_offset.or(metadata.dead_letter.as_ref().map(|dead| dead.original_offset));
     let kept = metadata.dead_letter.as_ref().map(|dead| dead.kept.clone()).unwrap_or_default();
     // A deadline that had passed is not restored.
     let deadline = kept.deadline.filter(|deadline| deadline.at > redriven_message.redriven_at);
-    let envelope = message.body.metadata().envelope;
+    let envelope = body.metadata().envelope;
     let good = dead_letter.number == number
         && redrive.count == earlier_redrives + 1
         && original_offset == Some(redrive.original_offset)
@@ -156,7 +157,7 @@ pub(super) fn redriven_delivered_to_origin(context: &DeliveryContext<'_>) -> Ver
 pub(super) fn redrive_moves_what_was_there(source: &Topic, bounds: RedriveBounds) -> Verdict {
     let stored = source.partitions().flat_map(|(_, partition)| partition.messages());
     let moved = stored.filter(|(_, message)| message.offset >= bounds.moved_from);
-    let origins = moved.filter_map(|(_, message)| message.body.metadata().redrive);
+    let origins = moved.filter_map(|(_, message)| message.redrive());
     let later = origins.map(|redrive| redrive.dead_letter_offset).find(|offset| *offset >= bounds.end);
     catalog::REDRIVE_MOVES_WHAT_WAS_THERE
         .holds(later.is_none(), || format!("{later:?} was stored after the redrive of what is below {}", bounds.end))
@@ -212,19 +213,22 @@ mod tests {
         let label = || [(Text::from("k"), Text::from("v"))].into_iter().collect::<BTreeMap<_, _>>();
         let (plain, labelled) = (metadata(Default::default()), metadata(label()));
         let dead_letter = dead(DeadReason::MaxAttempts);
-        holds(dead_letter_unchanged(&message(&labelled), &dead_letter, &known(), &labelled));
+        holds(dead_letter_unchanged(&Body::pack(&labelled, b"", b"7"), &dead_letter, &known(), &labelled));
         violates(
             catalog::DEAD_LETTER_UNCHANGED,
-            dead_letter_unchanged(&message(&plain), &dead_letter, &known(), &labelled),
+            dead_letter_unchanged(&Body::pack(&plain, b"", b"7"), &dead_letter, &known(), &labelled),
         );
         let active = Envelope { partition_override: Some(PartitionId(0)), ..Envelope::default() };
         let active = Metadata { envelope: active, ..Metadata::default() };
         violates(
             catalog::DEAD_LETTER_UNCHANGED,
-            dead_letter_unchanged(&message(&active), &dead_letter, &known(), &active),
+            dead_letter_unchanged(&Body::pack(&active, b"", b"7"), &dead_letter, &known(), &active),
         );
         let other = StoredMessage { body: Body::bare(b"", b"8"), ..known() };
-        violates(catalog::DEAD_LETTER_UNCHANGED, dead_letter_unchanged(&message(&plain), &dead_letter, &other, &plain));
+        violates(
+            catalog::DEAD_LETTER_UNCHANGED,
+            dead_letter_unchanged(&Body::pack(&plain, b"", b"7"), &dead_letter, &other, &plain),
+        );
     }
 
     #[test]
@@ -234,7 +238,7 @@ mod tests {
             |count, original| RedriveOrigin { count, dead_letter_offset: Offset(0), original_offset: Offset(original) };
         let check = |redrive, number, is_dead_letter_removed| {
             redrive_names_origin(&RedrivenMessage {
-                message: &message(&Metadata::default()),
+                body: &Body::bare(b"", b"7"),
                 number,
                 redrive,
                 dead_letter: &known(),

@@ -58,12 +58,17 @@ pub(crate) fn snapshot_is_taken(written: u64, every: u64) -> Verdict {
 #[doc = sentence!(covered_files_are_removed)]
 ///
 /// For a world without pending I/O whose disk was not full: `kept` are the snapshots that the broker counts on,
-/// `on_disk` the number of files, `first` the numbers of the first frames of the segments, ascending.
-pub(crate) fn covered_files_are_removed(kept: &[FrameNumber], on_disk: usize, first: &[FrameNumber]) -> Verdict {
+/// `on_disk` the number of files, `segments` the segments to which neither refers, in order: for each where the next
+/// one begins.
+pub(crate) fn covered_files_are_removed(
+    kept: &[FrameNumber],
+    on_disk: usize,
+    segments: &[(FileId, FrameNumber)],
+) -> Verdict {
     let older = kept.first().filter(|_| kept.len() > 1);
-    let covered = first.iter().skip(1).find(|next| older.is_some_and(|older| **next <= older.next()));
+    let covered = segments.iter().find(|(_, next)| older.is_some_and(|older| *next <= older.next()));
     catalog::COVERED_FILES_ARE_REMOVED.holds(kept.len() <= 2 && on_disk <= 2 && covered.is_none(), || {
-        format!("snapshots {kept:?}, {on_disk} files, segments from {first:?}")
+        format!("snapshots {kept:?}, {on_disk} files, {covered:?} of {segments:?}")
     })
 }
 
@@ -96,15 +101,10 @@ mod tests {
         holds(snapshot_is_taken(0, 0));
         violates(catalog::SNAPSHOT_IS_TAKEN, snapshot_is_taken(100, 100));
         let kept = [FrameNumber(4), FrameNumber(8)];
-        holds(covered_files_are_removed(&kept, 2, &[FrameNumber(3), FrameNumber(6)]));
-        violates(
-            catalog::COVERED_FILES_ARE_REMOVED,
-            covered_files_are_removed(&kept, 3, &[FrameNumber(3), FrameNumber(6)]),
-        );
-        violates(
-            catalog::COVERED_FILES_ARE_REMOVED,
-            covered_files_are_removed(&kept, 2, &[FrameNumber(3), FrameNumber(5)]),
-        );
+        let ends = |next| [(FileId::Segment(1), FrameNumber(next))];
+        holds(covered_files_are_removed(&kept, 2, &ends(6)));
+        violates(catalog::COVERED_FILES_ARE_REMOVED, covered_files_are_removed(&kept, 3, &ends(6)));
+        violates(catalog::COVERED_FILES_ARE_REMOVED, covered_files_are_removed(&kept, 2, &ends(5)));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Limits, refusals and retention.
 
+use driftq_core::Refusal;
 use driftq_core::reply::{Overload, Produced};
 use driftq_core::state::{Partition, State, Topic};
-use driftq_core::types::{Limits, Millis, PartitionId, RETAINED_MESSAGE_OVERHEAD, Retention, Timestamp};
-use driftq_core::{Body, Refusal};
+use driftq_core::types::{Limits, Millis, PartitionId, Retention, Timestamp};
 
 use super::catalog::{self, sentence};
 use super::tracker::model::{PartitionView, PendingCommand, StoredMessage};
@@ -77,18 +77,13 @@ pub(super) fn retained_within_bound(state: &State, limits: &Limits) -> Verdict {
 pub(super) fn retained_memory(state: &State) -> u64 {
     let partitions = state.topics().flat_map(Topic::partitions).map(|(_, partition)| partition);
     let retained = partitions.flat_map(|partition| partition.retained().filter_map(|at| partition.message(at)));
-    retained.map(|message| memory_of(&message.body)).sum()
-}
-
-/// The memory that a retained message takes.
-pub(super) fn memory_of(body: &Body) -> u64 {
-    body.encoded_len() + RETAINED_MESSAGE_OVERHEAD
+    retained.map(|message| message.retained_bytes()).sum()
 }
 
 #[doc = sentence!(retention_ends)]
 pub(super) fn retention_ends(topic: &Topic, id: PartitionId, partition: &Partition, now: Timestamp) -> Verdict {
     let oldest = partition.oldest_retained().zip(topic.retention().age);
-    let good = oldest.is_none_or(|((_, message), age)| message.produced_at.after(age) > now);
+    let good = oldest.as_ref().is_none_or(|((_, message), age)| message.produced_at.after(*age) > now);
     catalog::RETENTION_ENDS.holds(good, || format!("{} {id} at {now}: {oldest:?}", topic.name()))
 }
 

@@ -88,11 +88,10 @@ pub(super) fn is_deliverable(
         Phase::Leased { .. } => false,
         Phase::Queued { not_before } => not_before <= now,
     });
-    let envelope = message.body.metadata().envelope;
     is_queued
         && !progress.acked().contains(position)
-        && envelope.deliver_at.is_none_or(|at| at <= wall)
-        && envelope.delayed_until.is_none_or(|until| until <= now)
+        && message.deliver_at().is_none_or(|at| at <= wall)
+        && message.delayed_until().is_none_or(|until| until <= now)
 }
 
 #[cfg(test)]

@@ -73,11 +73,10 @@ pub(super) fn deadline_ends_waiting(topic: &Topic, group: &Group, wall: Timestam
     }
     for (id, progress) in group.partitions() {
         let Some(partition) = topic.partition(id) else { continue };
-        let is_overdue = |(position, message): &(Position, &Message)| {
-            message.body.flags().has_deadline
-                && !progress.acked().contains(*position)
+        let is_overdue = |(position, message): &(Position, Message)| {
+            !progress.acked().contains(*position)
                 && progress.delivery(*position).is_none_or(|entry| entry.leased_until().is_none())
-                && message.body.metadata().envelope.deadline.is_some_and(|deadline| deadline.at <= wall)
+                && message.deadline().is_some_and(|deadline| deadline <= wall)
         };
         let overdue = partition.messages().find(is_overdue);
         catalog::DEADLINE_ENDS_WAITING.holds(overdue.is_none(), || {

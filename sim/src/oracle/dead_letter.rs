@@ -3,12 +3,12 @@
 use driftq_core::command::{RedriveRest, RedriveSelection};
 use driftq_core::reply::Overload;
 use driftq_core::types::{
-    DeadLetter, DeadReason, KeptForRedrive, Offset, PartitionId, RedriveOrigin, Retention, TopicName,
+    DeadLetter, DeadLetterOrigin, DeadReason, KeptForRedrive, Offset, PartitionId, RedriveOrigin, Retention, TopicName,
 };
 use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::model::{MessageIndex, Model, Stop, Unwritten};
-use super::topic::{Content, Progress, Topic};
+use super::topic::{Progress, Topic};
 
 impl Model {
     /// One record stores the dead letter, creates its topic if there is none, and acks the source.
@@ -44,7 +44,7 @@ impl Model {
             partition_override: envelope.partition_override.take(),
             deadline: envelope.deadline.take(),
         };
-        metadata.dead_letter = Some(Box::new(DeadLetter {
+        let origin = DeadLetterOrigin {
             original_topic: topic.name.clone(),
             original_partition: message.partition,
             original_offset: message.offset,
@@ -53,9 +53,9 @@ impl Model {
             last_error: last_error.into(),
             reason,
             routed_at: self.wall(),
-            kept,
-        }));
-        let content = Content::new(&message.content.key, &message.content.value, metadata);
+        };
+        metadata.dead_letter = Some(Box::new(DeadLetter { origin, kept }));
+        let content = message.content.with_metadata(metadata);
         let partition = message.partition;
         let name = topic.dlq_name.clone().expect("dead letters are not dead-lettered again");
         let (partitions, retention) = (topic.partitions(), topic.retention);
@@ -148,7 +148,7 @@ impl Model {
         self.topics[d].remove(m);
         let group = self.topics[t].groups[g].id;
         self.expect_deadline(&metadata);
-        self.topics[t].store(self.now, partition, Some(group), Content::new(&content.key, &content.value, metadata));
+        self.topics[t].store(self.now, partition, Some(group), content.with_metadata(metadata));
         Ok(true)
     }
 }

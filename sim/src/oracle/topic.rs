@@ -56,6 +56,8 @@ pub(super) struct Content {
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
     pub(super) metadata: Metadata,
+    /// The bytes of the record's key, value and metadata.
+    pub(super) stored_len: u64,
     /// A body found to be equal, so that it need not be decoded again.
     pub(super) equal_body: OnceLock<Body>,
 }
@@ -300,8 +302,7 @@ impl Progress {
 impl Message {
     /// What it counts in memory while it is retained.
     pub(super) fn memory(&self) -> u64 {
-        let Content { key, value, metadata, .. } = &*self.content;
-        Body::pack(metadata, key, value).encoded_len() + RETAINED_MESSAGE_OVERHEAD
+        self.content.stored_len + RETAINED_MESSAGE_OVERHEAD
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -311,7 +312,13 @@ impl Message {
 
 impl Content {
     pub(super) fn new(key: &[u8], value: &[u8], metadata: Metadata) -> Self {
-        Self { key: key.to_vec(), value: value.to_vec(), metadata, equal_body: OnceLock::new() }
+        let stored_len = Body::pack(&metadata, key, value).encoded_len();
+        Self { key: key.to_vec(), value: value.to_vec(), metadata, stored_len, equal_body: OnceLock::new() }
+    }
+
+    /// The same payload with other metadata.
+    pub(super) fn with_metadata(&self, metadata: Metadata) -> Self {
+        Self { metadata, equal_body: OnceLock::new(), ..self.clone() }
     }
 }
 

@@ -82,6 +82,7 @@ pub(super) fn setup(
         reserve_bytes: source.pick(&[0, 200, 400]),
         snapshot_every_bytes: source.pick(&[300, 1_500, 6_000, 1 << 20]),
         slice_bytes: source.pick(&[1, 64, 512, 4_096]),
+        memory_bytes: None,
         adaptive_credit: effects.pick(&[true, true, false]),
         retention: bounds.pick(&[
             None,
@@ -105,6 +106,11 @@ pub(super) fn setup(
         setup.bytes_max = 20_000;
     }
     setup
+}
+
+/// In most worlds nearly every delivery reads its payload from the log.
+pub(super) fn memory(source: &mut Source) -> Option<u64> {
+    source.pick(&[None, Some(0), Some(0), Some(300), Some(3_000)])
 }
 
 /// In every third world, lengths that the texts of most requests stay within.

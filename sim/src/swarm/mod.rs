@@ -68,7 +68,8 @@ impl Swarm {
         let (mut bounds, mut files) = (Source::new(seed, Stream::Bounds), Source::new(seed, Stream::Files));
         let mut work = Source::new(seed, Stream::Work);
         let drawn = limits::setup(&mut shape, &mut effects, &mut bounds, &mut files, &mut work);
-        let setup = if profile == Profile::Weeks { limits::weeks(&drawn, &mut bounds) } else { drawn };
+        let drawn = if profile == Profile::Weeks { limits::weeks(&drawn, &mut bounds) } else { drawn };
+        let setup = Setup { memory_bytes: limits::memory(&mut Source::new(seed, Stream::Memory)), ..drawn };
         let weights = Weights::draw(&mut shape, &mut effects, profile);
         let actions = [200, 500, 1_000, 1_800][shape.below(4) as usize];
         Self {

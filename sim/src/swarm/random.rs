@@ -25,6 +25,7 @@ pub(crate) enum Stream {
     PersistentFailure,
     ForgetfulWorker,
     LateRepeat,
+    Memory,
 }
 
 /// A stream of random numbers, determined by a seed.

@@ -7,6 +7,7 @@ use super::profile::Profile;
 use super::random::{Source, Stream};
 use crate::actions::{Action, Loss};
 use crate::reconfiguration::Reconfiguration;
+use crate::setup::Setup;
 use crate::world::World;
 
 /// One in so many actions of a running broker configures the next start.
@@ -49,6 +50,7 @@ impl Settings {
         let mut sources = [Stream::Shape, Stream::Effects, Stream::Bounds, Stream::Files, Stream::Work].map(draw);
         let [shape, effects, bounds, files, work] = &mut sources;
         let drawn = limits::setup(shape, effects, bounds, files, work);
+        let drawn = Setup { memory_bytes: world.next_setup().memory_bytes, ..drawn };
         let mut change = Reconfiguration::between(world.next_setup(), &drawn);
         change.retain(|| source.one_in(2));
         Some(Action::Configure(change))

@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::names::{group_in_traces, topic_in_traces, worker_in_traces};
-use driftq_core::Pipeline;
 use driftq_core::faults::Faults;
 use driftq_core::state::{Group, Message, State, Topic};
-use driftq_core::types::{Effect, EffectStatus, Identity, LeaseToken, PartitionId, Phase, Position, Scope, Timestamp};
+use driftq_core::types::{
+    Effect, EffectStatus, Identity, LeaseToken, PartitionId, PayloadId, Phase, Position, Scope, Timestamp,
+};
+use driftq_core::{Broker, Pipeline};
 
 /// A message in a group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,7 +101,8 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn of<F: Faults>(broker: &Pipeline<F>) -> Self {
+    pub(super) fn of<F: Faults>(broker: &Pipeline<F>, names: &mut MessageNames) -> Self {
+        names.learn(broker.broker());
         let state = broker.state();
         let mut snapshot = Self {
             now: broker.broker().now(),
@@ -112,12 +115,12 @@ impl Snapshot {
             ..Self::default()
         };
         for topic in state.topics() {
-            snapshot.add_topic(state, topic);
+            snapshot.add_topic(state, topic, names);
         }
         snapshot
     }
 
-    fn add_topic(&mut self, state: &State, topic: &Topic) {
+    fn add_topic(&mut self, state: &State, topic: &Topic, names: &MessageNames) {
         let name = topic_in_traces(topic.name());
         self.topics.insert(name.clone(), (topic.partition_count(), topic.next_offset().0));
         for group in topic.groups() {
@@ -125,10 +128,10 @@ impl Snapshot {
         }
         for (id, partition) in topic.partitions() {
             for (position, message) in partition.messages() {
-                let message_name = name_of(message);
+                let message_name = names.name_of(&message);
                 self.stored.insert((name.clone(), id.0, message.offset.0), message_name.clone());
                 if name.starts_with("dlq.")
-                    && let Some(dead_letter) = message.body.metadata().dead_letter
+                    && let Some(dead_letter) = message.dead_letter()
                 {
                     let topic = topic_in_traces(&dead_letter.original_topic);
                     let group = group_in_traces(&dead_letter.group);
@@ -143,7 +146,7 @@ impl Snapshot {
                         offset: message.offset.0,
                         message: message_name.clone(),
                     };
-                    let status = status_of(state, group, (id, position), message, self.now);
+                    let status = status_of(state, group, (id, position), &message, self.now);
                     self.messages_in_groups.insert(message_key, status);
                 }
             }
@@ -201,14 +204,31 @@ fn status_of(
     if !state.is_delayed(message, now) {
         return MessageStatus::Ready;
     }
-    let envelope = message.body.metadata().envelope;
-    let by_wall = envelope.deliver_at.map(|at| state.wall_clock().reaches(at));
-    MessageStatus::Delayed { until: envelope.delayed_until.or(by_wall).unwrap_or(now) }
+    let by_wall = message.deliver_at().map(|at| state.wall_clock().reaches(at));
+    MessageStatus::Delayed { until: message.delayed_until().or(by_wall).unwrap_or(now) }
 }
 
-/// The name of a message, from the number at the start of its value.
-pub(super) fn name_of(message: &Message) -> String {
-    name_in(message.body.value())
+/// The names of messages by payload, from the number at the start of their values. A payload is in memory when it is
+/// written, and may be gone from there later.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MessageNames(BTreeMap<PayloadId, String>);
+
+impl MessageNames {
+    /// Adds the messages whose payloads are in memory.
+    fn learn<F: Faults>(&mut self, broker: &Broker<F>) {
+        let stored =
+            broker.state().topics().flat_map(Topic::partitions).flat_map(|(_, partition)| partition.messages());
+        for (_, message) in stored {
+            let payload = message.payload.id;
+            if let Some(body) = broker.cached_payload(payload) {
+                self.0.insert(payload, name_in(body.value()));
+            }
+        }
+    }
+
+    fn name_of(&self, message: &Message) -> String {
+        self.0.get(&message.payload.id).cloned().unwrap_or_default()
+    }
 }
 
 /// The name of the message with this value.

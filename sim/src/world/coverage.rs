@@ -32,7 +32,7 @@ pub(super) fn command(coverage: &mut Coverage, state: &State, command: &Command)
             let mut progress = topic.groups().flat_map(Group::partitions);
             coverage.hit_if(progress.any(|(_, progress)| progress.in_flight() > 0), Point::PurgedLeased);
             let mut messages = topic.partitions().flat_map(|(_, partition)| partition.messages());
-            let is_delayed = messages.any(|(_, message)| state.is_delayed(message, state.clock()));
+            let is_delayed = messages.any(|(_, message)| state.is_delayed(&message, state.clock()));
             coverage.hit_if(is_delayed, Point::PurgedDelayed);
         }
         Command::Redrive(Redrive { topic, which: RedriveSelection::Rest(rest), .. }) => {
@@ -126,8 +126,7 @@ fn is_committed(state: &State, message_ref: &MessageRef) -> bool {
     let effect = || {
         let topic = state.topic(message_ref.topic)?;
         let message = topic.partition(message_ref.partition)?.message(message_ref.position)?;
-        let identity = message.body.flags().has_identity.then(|| message.body.identity()).flatten()?;
-        state.store().consumed(topic.name(), topic.group(message_ref.group)?.name(), identity)
+        state.store().consumed(topic.name(), topic.group(message_ref.group)?.name(), message.identity()?)
     };
     effect().is_some_and(|effect| effect.committed)
 }
@@ -142,8 +141,8 @@ fn overtakes(progress: &Progress, partition: &Partition, position: Position, fir
     let (Some(message), Some(waiting)) = (partition.message(position), partition.message(first)) else { return false };
     first < position
         && progress.delivery(first).is_none()
-        && message.body.flags().priority > waiting.body.flags().priority
-        && !waiting.body.flags().has_delay
+        && message.flags().priority > waiting.flags().priority
+        && !waiting.flags().has_delay
 }
 
 fn replied(coverage: &mut Coverage, reply: &Reply) {

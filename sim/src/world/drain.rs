@@ -1,10 +1,14 @@
 //! The end of a run: faults stop, a last worker acks every message, and nothing may be left undelivered.
 
+use std::collections::BTreeSet;
+
 use driftq_core::command::{Ack, Claim, GroupLifetime, OnDisconnect, Resume, Subscribe, TokenClaim, Unsubscribe};
 use driftq_core::faults::Faults;
-use driftq_core::log::{FileId, SegmentHeader};
+use driftq_core::log::{FileId, ReferredSegment, SegmentHeader};
 use driftq_core::state::{self, Group, Partition};
-use driftq_core::types::{GroupName, GroupStart, Millis, PartitionId, Position, Timestamp, TopicName};
+use driftq_core::types::{
+    Boot, FrameNumber, GroupName, GroupStart, Millis, PartitionId, Position, Timestamp, TopicName,
+};
 use driftq_core::{Command, Pipeline};
 
 use super::network::ClientCommand;
@@ -189,14 +193,34 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let written = self.shadow.frames().iter().rev().take_while(|frame| frame.at.frame > newest);
         let written: u64 = written.map(|frame| frame.range.len() as u64).sum();
         snapshot_is_taken(written, self.setup.snapshot_every_bytes)?;
-        let segments = self.disk.model().files().filter(|(file, _)| matches!(file, FileId::Segment(_)));
-        let mut first: Vec<_> = segments
-            .filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok())
-            .map(|header| header.first_frame())
-            .collect();
-        first.sort_unstable();
         let on_disk = self.disk.model().files().filter(|(file, _)| matches!(file, FileId::Snapshot(_))).count();
-        covered_files_are_removed(broker.snapshots(), on_disk, &first)
+        let unreferred = self.unreferred_segments(broker);
+        covered_files_are_removed(&broker.snapshots(), on_disk, &unreferred)
+    }
+
+    /// The segments to which none of the snapshots refers, each with the first frame of the next one. None before the
+    /// first snapshot of a boot, which removes what a crash has left.
+    fn unreferred_segments(&self, broker: &Pipeline<F>) -> Vec<(FileId, FrameNumber)> {
+        let (boot, referred) = self.referred_segments(&broker.snapshots());
+        if boot != broker.state().boot() {
+            return Vec::new();
+        }
+        let segments = self.disk.model().files().filter(|(file, _)| matches!(file, FileId::Segment(_)));
+        let headers = segments.filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok());
+        let mut first: Vec<_> = headers.map(|header| (header.first_frame(), header.file())).collect();
+        first.sort_unstable();
+        let unreferred = first.windows(2).filter(|pair| !referred.contains(&pair[0].1));
+        unreferred.map(|pair| (pair[0].1, pair[1].0)).collect()
+    }
+
+    /// The boot of the newest snapshot, and the segments to which the snapshots refer.
+    fn referred_segments(&self, snapshots: &[FrameNumber]) -> (Boot, BTreeSet<FileId>) {
+        let (mut boot, mut referred) = (Boot(0), BTreeSet::new());
+        for (head, segments) in snapshots.iter().filter_map(|number| self.disk.model().referred_by(*number)) {
+            boot = boot.max(Boot(head.epoch as u32));
+            referred.extend(segments.iter().map(ReferredSegment::file));
+        }
+        (boot, referred)
     }
 
     /// Lets the log come to rest and checks its files.
@@ -214,7 +238,10 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let has_live =
             broker.state().topics().flat_map(state::Topic::partitions).any(|(_, at)| at.backlog().messages > 0);
         let Setup { segment_bytes, segment_bytes_min, .. } = self.setup;
-        rests_small(&self.disk.model().segments(), (!has_live).then_some(segment_bytes.min(segment_bytes_min)))
+        let (_, referred) = self.referred_segments(&broker.snapshots());
+        let segments = self.disk.model().segments();
+        let unreferred: Vec<_> = segments.into_iter().filter(|segment| !referred.contains(&segment.file)).collect();
+        rests_small(&unreferred, (!has_live).then_some(segment_bytes.min(segment_bytes_min)))
     }
 
     /// The log takes records, however full the disk was before.

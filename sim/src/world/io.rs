@@ -159,6 +159,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 for (frame, record) in self.shadow.appended(*file, at.position, bytes) {
                     self.room.written(frame, record, (&self.setup, self.disk.model()))?;
                     let Some(record) = record else { continue };
+                    self.tracker.written(frame.at.lsn, record);
                     coverage::record(&mut self.coverage, self.broker.as_ref(), record);
                     self.counters.count(&record.event);
                     self.tracker.recorded(&record.event);
@@ -181,8 +182,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 let written = self.disk.model().bytes(*file).and_then(|bytes| bytes.get(at.position as usize..));
                 let mut found = written.unwrap_or_default().to_vec();
                 found.resize(bytes.len(), 0);
-                for (_, record) in self.shadow.appended(*file, at.position, &found) {
+                for (frame, record) in self.shadow.appended(*file, at.position, &found) {
                     let Some(record) = record else { continue };
+                    self.tracker.written(frame.at.lsn, record);
                     if let Event::Withdrawn { message_ref } = &record.event {
                         self.tracker.withdrawn(message_ref);
                     }

@@ -13,6 +13,7 @@ use super::values::identity;
 use crate::actions::GrantRef;
 use crate::coverage::Point;
 use crate::invariants::Verdict;
+use crate::invariants::liveness::io_quiesces;
 use crate::invariants::oracle::matches_oracle;
 use crate::invariants::outputs::ReleaseContext;
 use crate::names::Worker;
@@ -55,6 +56,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
 
     /// Collects the outputs of the broker and checks them.
     pub(super) fn collect(&mut self) -> Verdict {
+        self.read_payloads()?;
         while let Some(output) = self.broker.as_mut().and_then(Pipeline::poll_output) {
             if let Output::Reply { ticket, .. } = &output
                 && self.injected_tickets.remove(ticket)
@@ -66,6 +68,22 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             self.check_output(&output)?;
             self.mix_output(&output);
             self.deliver_to_clients(output);
+        }
+        Ok(())
+    }
+
+    /// Performs the reads for which outputs wait.
+    fn read_payloads(&mut self) -> Verdict {
+        let now = self.clock();
+        let mut reads = 0;
+        while let Some(broker) = &mut self.broker
+            && let Some(read) = broker.poll_read()
+        {
+            reads += 1;
+            io_quiesces(reads)?;
+            self.counters.events += 1;
+            let result = read.perform(&mut self.faults.storage(&mut self.disk));
+            broker.complete_read(now, &read, result);
         }
         Ok(())
     }

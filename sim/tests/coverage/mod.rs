@@ -13,6 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use driftq_core::Output;
 use driftq_core::codec::record::decode;
 use driftq_core::faults::NoFaults;
 use driftq_core::log::{FileId, SegmentHeader, SegmentReader, Storage as _, read_snapshot, read_whole};
@@ -68,6 +69,7 @@ const NEVER: &[(&str, &str)] = &[
     ("RunImage.end zero", "a run lies above the floor"),
     ("RunImage.last_offset zero", "a run lies above the floor"),
     ("RunImage.start zero", "a run lies above the floor"),
+    ("PayloadRef.value_len zero", "the value of every message has its number"),
 ];
 
 const NOTHING: &str = "a record of nothing is not written";
@@ -122,9 +124,15 @@ fn run(seed: u64, profile: Profile, types: &Types, generated: &mut Generated) {
         let limits = world.limits();
         world.apply(&action).expect("no invariant is violated");
         for event in world.take_tap_events() {
-            if let TapEvent::Command(_, command) = event {
-                look_at(types, &mut generated.seen, "Command", &command);
-                generated.lengths.observe(&command, &limits);
+            match event {
+                TapEvent::Command(_, command) => {
+                    look_at(types, &mut generated.seen, "Command", &command);
+                    generated.lengths.observe(&command, &limits);
+                }
+                TapEvent::Output { output: Output::Deliver { delivery, .. }, .. } => {
+                    add_body(types, &mut generated.seen, &delivery.body);
+                }
+                _ => {}
             }
         }
         // Before segments are removed, and before a crash takes back what was not synced.
@@ -157,9 +165,6 @@ fn add_event(types: &Types, seen: &mut Seen, event: &Event) {
 
 fn add_image(types: &Types, seen: &mut Seen, image: &Image) {
     look_at(types, seen, "Image", image);
-    if let Image::Message { body, .. } = image {
-        add_body(types, seen, body);
-    }
 }
 
 fn add_body(types: &Types, seen: &mut Seen, body: &Body) {

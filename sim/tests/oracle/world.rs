@@ -145,6 +145,7 @@ impl<F: Faults> World<F> {
             snapshot_every_segments: usize::MAX,
             rest_after: None,
             slice_bytes: 512,
+            memory_bytes: if rng.random_bool(0.5) { 0 } else { u64::MAX },
         };
         let mut storage = MemoryStorage::new();
         let log = LogId([7; 16]);
@@ -290,6 +291,10 @@ impl<F: Faults> World<F> {
             self.feed(OracleInput::Release(self.now, records))?;
         }
         self.synced = synced;
+        while let Some(read) = self.pipeline.poll_read() {
+            let result = read.perform(&mut self.storage);
+            self.pipeline.complete_read(self.now, &read, result);
+        }
         while let Some(output) = self.pipeline.poll_output() {
             self.feed(OracleInput::Output(output.clone()))?;
             self.log(|| format!("    {output:?}"));

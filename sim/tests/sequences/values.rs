@@ -185,6 +185,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
             reserve_bytes: sizes.1,
             snapshot_every_bytes: sizes.2,
             slice_bytes: sizes.3,
+            memory_bytes: Some(sizes.1),
             adaptive_credit,
             retention: kept.0.map(|(ms, bytes)| DefaultRetention { ms, bytes }),
             retained_bytes_max: kept.1,

@@ -17,6 +17,7 @@ mod harness;
 mod hostile;
 mod memory_bounds;
 mod names;
+mod payloads;
 mod produce;
 mod requests;
 mod router;

@@ -363,7 +363,7 @@ impl State {
     pub(crate) fn identity_at(&self, message_ref: &MessageRef) -> Option<Identity> {
         let topic = self.topics.get(&message_ref.topic)?;
         let message = topic.partition(message_ref.partition)?.message(message_ref.position)?;
-        let key = message.body.identity_key()?;
+        let key = message.identity_key()?.clone();
         Some(Identity::consumed(topic.name().clone(), topic.group(message_ref.group)?.name().clone(), key))
     }
 
@@ -372,7 +372,7 @@ impl State {
         let topic = self.topics.get(&message_ref.topic).ok_or(Contradiction("no such topic"))?;
         let partition = topic.partition(message_ref.partition).ok_or(Contradiction("no such partition"))?;
         let message = partition.message(message_ref.position).ok_or(Contradiction("no such message"))?;
-        Ok((message.body.produce_scope(topic.name()).topic, topic.name().clone()))
+        Ok((message.produce_scope(topic.name()).topic, topic.name().clone()))
     }
 
     pub(super) fn restore_effect(&mut self, identity: &Identity, effect: &Effect) -> Result<(), Contradiction> {

@@ -121,7 +121,7 @@ fn files_that_count_records_differently_are_refused() {
     };
     let with_snapshot = |head: SnapshotHead, writer: &LogWriter| {
         let (mut storage, mut bytes) = (writer.storage.clone(), Vec::new());
-        SnapshotWriter::begin(&head, &mut bytes).finish(&mut bytes);
+        SnapshotWriter::begin(&head, &mut bytes).finish(&[], &mut bytes);
         storage.put_file(head.file(), bytes);
         recovered(&mut storage)
     };

@@ -96,9 +96,14 @@ fn report_lists_kept_files_and_garbage() {
     assert_eq!(found.snapshot, Some(sample.position(sample.b)));
     let rows: Vec<_> = found.segments.iter().map(|s| (s.sequence, s.first_frame, s.last_frame)).collect();
     let cut = sample.live.iter().rfind(|frame| frame.file == FileId::Segment(2)).unwrap().number;
-    let expected = [(2, sample.a.next(), cut), (3, cut.next(), sample.b), (4, sample.b.next(), sample.last.frame)];
+    let expected = [
+        (1, FrameNumber(1), sample.a),
+        (2, sample.a.next(), cut),
+        (3, cut.next(), sample.b),
+        (4, sample.b.next(), sample.last.frame),
+    ];
     assert_eq!(rows, expected);
-    let garbage = [FileId::Segment(1), FileId::Segment(5), FileId::SnapshotDraft(FrameNumber(9))];
+    let garbage = [FileId::Segment(5), FileId::SnapshotDraft(FrameNumber(9))];
     assert_eq!(found.garbage, garbage);
     assert_eq!(found.next_segment, 5);
     let ops = found.cleanup_ops();
@@ -107,7 +112,7 @@ fn report_lists_kept_files_and_garbage() {
     assert_eq!(ops.iter().rfind(|op| !is_trim(op)), Some(&IoOp::SyncFolder));
     ops.iter().for_each(|op| op.perform(&mut sample.storage).unwrap());
     let left = recovered(&mut sample.storage).unwrap().0;
-    let trimmed = |segment: &SegmentInfo| SegmentInfo { len: segment.end, ..*segment };
+    let trimmed = |segment: &SegmentInfo| SegmentInfo { len: segment.end, ..segment.clone() };
     let trimmed: Vec<_> = found.segments.iter().map(trimmed).collect();
     assert_eq!((left.garbage, left.segments, left.snapshots), (vec![], trimmed, found.snapshots));
     assert_eq!(left.last, found.last);

@@ -17,7 +17,7 @@ fn written(sizes: &[usize]) -> Vec<u8> {
     for (index, size) in sizes.iter().enumerate() {
         writer.record(&mut out, 1 + index as u8, 9, |buffer| buffer.resize(buffer.len() + size, 5)).unwrap();
     }
-    writer.finish(&mut out);
+    writer.finish(&[], &mut out);
     out
 }
 
@@ -33,7 +33,7 @@ fn read(bytes: Vec<u8>) -> Result<(SnapshotHead, Seen), SnapshotError> {
         Ok::<(), ()>(())
     };
     match read_snapshot(&mut storage, HEAD.at.frame, &mut vec![1, 2, 3], each) {
-        Ok(head) => Ok((head, seen)),
+        Ok((head, _)) => Ok((head, seen)),
         Err(SnapshotReadError::Damaged(error)) => Err(error),
         Err(other) => panic!("{other:?}"),
     }
@@ -72,7 +72,7 @@ fn snapshot_without_footer_or_with_wrong_count_or_trailing_bytes_is_damaged() {
     // Frames of another snapshot behind this header: only the header's checksum links the first frame.
     let mut other = Vec::new();
     let elsewhere = SnapshotHead { epoch: 4, ..HEAD };
-    SnapshotWriter::begin(&elsewhere, &mut other).finish(&mut other);
+    SnapshotWriter::begin(&elsewhere, &mut other).finish(&[], &mut other);
     let mut mixed = whole[..HEADER_BYTES].to_vec();
     mixed.extend_from_slice(&other[HEADER_BYTES..]);
     assert_eq!(read(mixed).unwrap_err(), SnapshotError::OutOfPlace { position: HEADER_BYTES as u64 });
@@ -103,7 +103,7 @@ fn snapshot_under_wrong_number_is_damaged_and_of_other_log_is_foreign() {
     writer.sync();
     let head = SnapshotHead { log_id: LogId([0; 16]), at: LogPosition { frame: FrameNumber(1), lsn: Lsn(1) }, ..HEAD };
     let mut bytes = Vec::new();
-    SnapshotWriter::begin(&head, &mut bytes).finish(&mut bytes);
+    SnapshotWriter::begin(&head, &mut bytes).finish(&[], &mut bytes);
     writer.storage.put_file(head.file(), bytes);
     assert!(matches!(recovered(&mut writer.storage), Err(RecoveryError::Foreign { .. })));
 }
@@ -185,7 +185,7 @@ fn snapshot_of_diverged_log_is_refused() {
         let at = writer.chain.last();
         let head = SnapshotHead { log_id: LOG, at, crc: writer.chain.last_crc() ^ 1, epoch: 1 };
         let mut bytes = Vec::new();
-        SnapshotWriter::begin(&head, &mut bytes).finish(&mut bytes);
+        SnapshotWriter::begin(&head, &mut bytes).finish(&[], &mut bytes);
         writer.storage.put_file(head.file(), bytes);
         let error = recovered(&mut writer.storage).unwrap_err();
         assert!(matches!(error, RecoveryError::Unlinked { .. }), "{error}");

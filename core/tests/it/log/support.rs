@@ -203,7 +203,7 @@ impl LogWriter {
             writer.record(&mut out, SAVED, 1, saved).unwrap();
             flush(&mut out);
         }
-        writer.finish(&mut out);
+        writer.finish(&[], &mut out);
         flush(&mut out);
         ops.push(IoOp::Sync { file: head.draft() });
         ops.push(IoOp::Rename { from: head.draft(), to: head.file() });

@@ -56,6 +56,7 @@ pub fn limits() -> Limits {
 
 pub fn small_config() -> PipelineConfig {
     PipelineConfig {
+        memory_bytes: 1 << 20,
         limits: limits(),
         segment_bytes: 64 << 10,
         segment_bytes_min: u64::MAX,

@@ -1,14 +1,18 @@
 //! Strategies for the entries of a snapshot.
 
+use std::sync::Arc;
+
 use driftq_core::record::{Image, RunImage};
-use driftq_core::types::{DeliveryState, LastError, OffsetRef, Phase, Position, Winner};
+use driftq_core::types::{
+    DecisionFields, DeliveryState, LastError, Lsn, OffsetRef, PayloadId, PayloadRef, Phase, Position, Winner,
+};
 use proptest::option::of;
 use proptest::prelude::*;
 
 use super::{
-    body, boot, completion, effect, effect_identity, group, group_name, message_ref, number, number32, offset, origin,
-    owner_name, partition, position, produce_scope, retention, shared_text, text, time, token, topic, topic_name,
-    wall_clock,
+    boot, completion, effect, effect_identity, group, group_name, message_ref, metadata, number, number32, offset,
+    origin, owner_name, partition, position, produce_scope, retention, shared_text, text, time, token, topic,
+    topic_name, wall_clock,
 };
 
 fn run() -> BoxedStrategy<RunImage> {
@@ -17,6 +21,25 @@ fn run() -> BoxedStrategy<RunImage> {
             start: Position(start),
             end: Position(start.saturating_add(len)),
             last_offset,
+        })
+        .boxed()
+}
+
+fn payload() -> BoxedStrategy<PayloadRef> {
+    (number(), number32(), number32(), number32(), number32())
+        .prop_map(|(lsn, part, metadata_len, key_len, value_len)| {
+            let id = PayloadId { lsn: Lsn(lsn), part };
+            PayloadRef { id, metadata_len, key_len, value_len }
+        })
+        .boxed()
+}
+
+fn decision_fields() -> BoxedStrategy<DecisionFields> {
+    metadata()
+        .prop_map(|metadata| DecisionFields {
+            dead_letter: metadata.dead_letter.as_ref().map(|dead_letter| dead_letter.origin.clone()),
+            redrive: metadata.redrive,
+            ..DecisionFields::of(&metadata)
         })
         .boxed()
 }
@@ -64,12 +87,23 @@ pub(super) fn image() -> BoxedStrategy<Image> {
         },
     );
     let at = (topic(), partition(), position(), offset(), time());
-    let message =
-        (at, number32(), any::<bool>(), of(group()), body()).prop_map(
-            |((topic, partition, position, offset, produced_at), acked_in, retained, visible_to, body)| {
-                Image::Message { topic, partition, position, offset, produced_at, acked_in, retained, visible_to, body }
-            },
-        );
+    let message = (at, number32(), any::<bool>(), of(group()), payload(), of(decision_fields())).prop_map(
+        |((topic, partition, position, offset, produced_at), acked_in, retained, visible_to, payload, fields)| {
+            let fields = fields.filter(|fields| !fields.is_empty()).map(Arc::new);
+            Image::Message {
+                topic,
+                partition,
+                position,
+                offset,
+                produced_at,
+                acked_in,
+                retained,
+                visible_to,
+                payload,
+                fields,
+            }
+        },
+    );
     let identity = (produce_scope(), text(), text(), partition(), offset(), time()).prop_map(
         |(scope, tenant, key, partition, offset, expires_at)| Image::DedupeEntry {
             scope,
@@ -82,11 +116,8 @@ pub(super) fn image() -> BoxedStrategy<Image> {
     );
     let group_of = || (topic(), group());
     prop_oneof![
-        (time(), wall_clock(), boot(), topic()).prop_map(|(clock, wall_clock, boot, next_topic)| Image::Origin {
-            clock,
-            wall_clock,
-            boot,
-            next_topic
+        (number(), time(), wall_clock(), boot(), topic()).prop_map(|(lsn, clock, wall_clock, boot, next_topic)| {
+            Image::Origin { last_lsn: Lsn(lsn), clock, wall_clock, boot, next_topic }
         }),
         of_topic,
         of_partition,

@@ -165,7 +165,7 @@ fn dead_letter() -> BoxedStrategy<DeadLetter> {
     (origin, number32(), text(), dead_reason(), time(), kept)
         .prop_map(|(origin, attempts, last_error, reason, routed_at, kept)| {
             let (original_topic, original_partition, original_offset, group) = origin;
-            DeadLetter {
+            let origin = DeadLetterOrigin {
                 original_topic,
                 original_partition,
                 original_offset,
@@ -174,8 +174,8 @@ fn dead_letter() -> BoxedStrategy<DeadLetter> {
                 last_error,
                 reason,
                 routed_at,
-                kept,
-            }
+            };
+            DeadLetter { origin, kept }
         })
         .boxed()
 }

@@ -82,6 +82,10 @@ fn written(rounds: u64, pad: usize, snapshots: bool) -> MemoryStorage {
     let mut broker = TestBroker::with(config(), NoFaults);
     broker.topic("t", 2);
     broker.group("t", "h");
+    if snapshots {
+        // The first segment has no message, so that a snapshot replaces it.
+        broker.crash();
+    }
     for round in 0..rounds {
         if round == rounds / 2 {
             broker.crash();
@@ -202,7 +206,8 @@ impl ReferenceLog {
         with_payload.map(|frame| (frame.file, frame.bytes.end - 2))
     }
 
-    /// Removes the older snapshots and every segment that the newest one covers. Returns the file of the newest.
+    /// Removes the older snapshots and every segment that the newest one covers and does not refer to. Returns the file
+    /// of the newest.
     pub fn only_newest_snapshot(&mut self) -> FileId {
         let newest = *self.images.keys().last().expect("has snapshots");
         let older: Vec<_> = self.images.keys().copied().filter(|number| *number != newest).collect();
@@ -210,7 +215,11 @@ impl ReferenceLog {
             self.images.remove(&number);
             self.storage.take_file(FileId::Snapshot(number));
         }
-        for file in self.segments() {
+        let read = read_snapshot(&mut self.storage, newest, &mut Vec::new(), |_, _, _| Ok::<(), ()>(()));
+        let (_, referred) = read.expect("whole");
+        let is_referred = |file| referred.iter().any(|segment| segment.file() == file);
+        assert!(!is_referred(FileId::Segment(1)), "the log cannot be read from its beginning");
+        for file in self.segments().into_iter().filter(|file| !is_referred(*file)) {
             let last = self.frames.iter().filter(|frame| frame.file == file).map(|frame| frame.number).max();
             if last.is_some_and(|last| last <= newest) {
                 self.storage.take_file(file);

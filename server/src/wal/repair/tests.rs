@@ -1,6 +1,6 @@
 //! What is left of a snapshot, in ways that no broker writes.
 
-use driftq_core::types::Body;
+use driftq_core::types::{PayloadId, PayloadRef};
 
 use super::*;
 
@@ -25,7 +25,8 @@ fn message(topic: u32, partition: u32, position: u64, offset: u64) -> Image {
         acked_in: 0,
         retained: false,
         visible_to: None,
-        body: Body::bare(b"k", b"v"),
+        payload: PayloadRef { id: PayloadId { lsn: Lsn(1), part: 0 }, metadata_len: 0, key_len: 1, value_len: 1 },
+        fields: None,
     }
 }
 

@@ -67,7 +67,7 @@ pub(super) fn open_messages<'a>(
     topic: &'a Topic,
     id: PartitionId,
     partition: &'a Partition,
-) -> impl Iterator<Item = (Position, &'a Message)> {
+) -> impl Iterator<Item = (Position, Message)> {
     let groups: Vec<_> = topic.groups().filter_map(|group| group.progress(id)).collect();
     let is_open = move |at| groups.is_empty() || groups.iter().any(|group| !group.acked().contains(at));
     partition.messages().filter(move |(at, _)| is_open(*at))
@@ -78,7 +78,7 @@ pub(super) fn retained_messages<'a>(
     topic: &'a Topic,
     id: PartitionId,
     partition: &'a Partition,
-) -> impl Iterator<Item = &'a Message> {
+) -> impl Iterator<Item = Message> {
     let groups: Vec<_> = topic.groups().filter_map(|group| group.progress(id)).collect();
     let is_retained = move |at| !groups.is_empty() && groups.iter().all(|group| group.acked().contains(at));
     partition.messages().filter(move |(at, _)| is_retained(*at)).map(|(_, message)| message)

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use driftq_core::types::{Envelope, Position};
+use driftq_core::state::Message;
+use driftq_core::types::Position;
 use driftq_core::volatile::{Due, QueueContents};
 
 use super::{IndexView, open_messages};
@@ -25,11 +26,10 @@ pub(super) fn queues_match_state(view: &IndexView<'_>) -> Verdict {
             };
             let mut special = BTreeSet::new();
             for (position, message) in open_messages(topic, id, partition) {
-                let envelope = message.body.metadata().envelope;
-                let level = message.body.flags().priority.level();
+                let level = message.flags().priority.level();
                 if let Some((due, priority)) = queue.delayed.get(&position) {
                     special.insert(position);
-                    if !is_delay_of(*due, &envelope) || priority.level() != level {
+                    if !is_delay_of(*due, &message) || priority.level() != level {
                         return found("the delay is another", position);
                     }
                     let is_over = match due {
@@ -40,7 +40,7 @@ pub(super) fn queues_match_state(view: &IndexView<'_>) -> Verdict {
                         return found("the delay is over", position);
                     }
                 } else {
-                    if envelope.delayed_until.is_some_and(|until| until > view.now) {
+                    if message.delayed_until().is_some_and(|until| until > view.now) {
                         return found("the delay runs", position);
                     }
                     if level > 0 {
@@ -67,9 +67,9 @@ pub(super) fn queues_match_state(view: &IndexView<'_>) -> Verdict {
     Ok(())
 }
 
-fn is_delay_of(due: Due, envelope: &Envelope) -> bool {
+fn is_delay_of(due: Due, message: &Message) -> bool {
     match due {
-        Due::Broker(at) => envelope.delayed_until == Some(at),
-        Due::Wall(at) => envelope.deliver_at == Some(at),
+        Due::Broker(at) => message.delayed_until() == Some(at),
+        Due::Wall(at) => message.deliver_at() == Some(at),
     }
 }

@@ -67,7 +67,7 @@ fn check_cursor(
     for (level, position) in &cursor.returned {
         let message = at.partition.message(*position);
         let is_queued = at.progress.delivery(*position).is_none_or(|entry| entry.leased_until().is_none());
-        let good = message.is_some_and(|message| message.body.flags().priority.level() == *level)
+        let good = message.is_some_and(|message| message.flags().priority.level() == *level)
             && is_queued
             && !at.progress.acked().contains(*position);
         if !good {
@@ -75,7 +75,7 @@ fn check_cursor(
         }
     }
     let lost = at.partition.messages().find(|(position, message)| {
-        let level = message.body.flags().priority.level();
+        let level = message.flags().priority.level();
         let is_ahead = *position >= cursor.frontiers[usize::from(level)];
         let is_collected = queue.serials.get(position).is_some_and(|serial| *serial > cursor.delay_serial_seen);
         let is_new = at.progress.delivery(*position).is_none() && !at.progress.acked().contains(*position);

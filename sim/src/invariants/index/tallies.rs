@@ -6,7 +6,7 @@ use driftq_core::state::{Load, State};
 
 use super::{IndexView, retained_messages};
 use crate::invariants::catalog::{self, sentence};
-use crate::invariants::limits::{memory_of, retained_memory};
+use crate::invariants::limits::retained_memory;
 use crate::invariants::tracker::recount::payload;
 use crate::invariants::verdict::Verdict;
 
@@ -16,8 +16,9 @@ pub(super) fn tallies_match(view: &IndexView<'_>) -> Verdict {
     for topic in view.state.topics() {
         for (id, partition) in topic.partitions() {
             let retained = || retained_messages(topic, id, partition);
-            let kept = load(partition.messages().map(|(_, message)| payload(message)));
-            let counted = (kept, load(retained().map(payload)), retained().map(|at| memory_of(&at.body)).sum::<u64>());
+            let kept = load(partition.messages().map(|(_, message)| payload(&message)));
+            let counted =
+                (kept, load(retained().map(|it| payload(&it))), retained().map(|it| it.retained_bytes()).sum::<u64>());
             let told = (partition.kept(), partition.retained_load(), partition.retained_memory());
             catalog::TALLIES_MATCH.holds(counted == told, || {
                 format!("{} {id}: stored, retained and memory are {told:?}, counted {counted:?}", topic.name())

@@ -91,8 +91,7 @@ fn delays_and_deadlines(view: &IndexView<'_>, topic: &Topic, timers: &mut Remain
             timers.expect(Timer::Delay(topic.id(), id, *position), *due)?;
         }
         for (position, message) in open_messages(topic, id, partition) {
-            let deadline = message.body.metadata().envelope.deadline;
-            let deadline = deadline.filter(|_| !topic.name().is_dead_letter()).map(|deadline| deadline.at);
+            let deadline = message.deadline().filter(|_| !topic.name().is_dead_letter());
             let known = view.index.deadlines.get(&(topic.id(), id, position)).copied();
             catalog::TIMERS_MATCH_STATE.holds(known == deadline, || {
                 format!("{} {id} {position}: the deadline is {deadline:?}, not {known:?}", topic.name())
@@ -115,7 +114,7 @@ fn delays_and_deadlines(view: &IndexView<'_>, topic: &Topic, timers: &mut Remain
 fn retention(topic: &Topic, timers: &mut Remaining) -> Verdict {
     let retention = topic.retention();
     for (id, partition) in topic.partitions() {
-        let bytes: u64 = retained_messages(topic, id, partition).map(payload).sum();
+        let bytes: u64 = retained_messages(topic, id, partition).map(|message| payload(&message)).sum();
         let oldest = retained_messages(topic, id, partition).map(|message| message.produced_at).min();
         let due = match oldest {
             Some(_) if retention.bytes.is_some_and(|max| bytes > max) => Some(Timestamp(0)),

@@ -1,6 +1,7 @@
 //! Valid situations for the tests of checks. A test changes one thing in one of them and calls the check.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use driftq_core::Body;
 use driftq_core::command::{Command, GroupLifetime, OnDisconnect, Subscribe};
@@ -70,6 +71,7 @@ pub(in crate::invariants) fn known() -> StoredMessage {
         produced_at: Timestamp(50),
         visible_to: None,
         body: Body::bare(b"", b"7"),
+        message: message(&Metadata::default()),
         first_seen: Lsn(9),
         trimmed_at: None,
         acknowledged: true,
@@ -80,7 +82,13 @@ pub(in crate::invariants) fn known() -> StoredMessage {
 
 /// The same, as the broker stores it.
 pub(in crate::invariants) fn message(meta: &Metadata) -> Message {
-    Message::new(Offset(3), Timestamp(50), Body::pack(meta, b"", b"7"))
+    let payload = PayloadRef::new(PayloadId { lsn: Lsn(9), part: 0 }, &Body::pack(meta, b"", b"7"));
+    let fields = DecisionFields {
+        dead_letter: meta.dead_letter.as_ref().map(|dead| dead.origin.clone()),
+        redrive: meta.redrive,
+        ..DecisionFields::of(meta)
+    };
+    Message::new(Offset(3), Timestamp(50), payload, Some(Arc::new(fields)))
 }
 
 /// A stream of the only group, with a prefetch of one.
@@ -167,7 +175,7 @@ pub(in crate::invariants) fn pending(command: Command) -> PendingCommand {
 
 /// The fourth message as a dead letter, after two attempts.
 pub(in crate::invariants) fn dead(reason: DeadReason) -> DeadLetter {
-    DeadLetter {
+    let origin = DeadLetterOrigin {
         original_topic: topic("t0"),
         original_partition: PartitionId(0),
         original_offset: Offset(3),
@@ -176,8 +184,8 @@ pub(in crate::invariants) fn dead(reason: DeadReason) -> DeadLetter {
         last_error: Text::default(),
         reason,
         routed_at: Timestamp(100),
-        kept: KeptForRedrive::default(),
-    }
+    };
+    DeadLetter { origin, kept: KeptForRedrive::default() }
 }
 
 /// A log of nine frames, seven of them records.
@@ -189,6 +197,7 @@ pub(in crate::invariants) fn recovered() -> Recovered {
         last_crc: 1,
         next_segment: 2,
         segments: Vec::new(),
+        referred: Vec::new(),
         snapshots: Vec::new(),
         garbage: Vec::new(),
         notices: Vec::new(),

@@ -136,7 +136,9 @@ impl Tracker {
             let Command::Complete(complete) = &torn.command.command else { continue };
             let is_stored = |produce: &Produce| {
                 let mut messages = state.topics().flat_map(Topic::partitions).flat_map(|(_, p)| p.messages());
-                messages.any(|(_, message)| *message.body.value() == *produce.value)
+                messages.any(|(_, message)| {
+                    self.payloads.get(&message.payload.id).is_some_and(|body| *body.value() == *produce.value)
+                })
             };
             let stored = complete.produce.iter().filter(|produce| is_stored(produce)).count();
             if !torn.is_recovered {

@@ -164,7 +164,7 @@ impl Tracker {
                 let waiting = group.partitions().filter(|(id, progress)| {
                     progress.in_flight() < self.limits.in_flight_max
                         && topic.partition(*id).is_some_and(|partition| {
-                            partition.messages().any(|(at, message)| is_deliverable(progress, at, message, times))
+                            partition.messages().any(|(at, message)| is_deliverable(progress, at, &message, times))
                         })
                 });
                 let waiting: BTreeSet<PartitionId> = waiting.map(|(id, _)| id).collect();

@@ -5,7 +5,7 @@ use std::fmt;
 
 use driftq_core::command::{DescribeTopic, ListGroups, ListTopics, Lookup, Peek, Produce, StoreCommand, Subscribe};
 use driftq_core::reply::Delivery;
-use driftq_core::state::{Group, Partition, Progress, State, Topic};
+use driftq_core::state::{Group, Message, Partition, Progress, State, Topic};
 use driftq_core::types::*;
 use driftq_core::{Body, Command};
 
@@ -167,7 +167,10 @@ pub(crate) struct StoredMessage {
     pub(crate) position: Position,
     pub(crate) produced_at: Timestamp,
     pub(crate) visible_to: Option<GroupId>,
+    /// As clients see it.
     pub(crate) body: Body,
+    /// As the broker stores it, wherever its bytes stand.
+    pub(crate) message: Message,
     /// The LSN at which it was first seen.
     pub(crate) first_seen: Lsn,
     /// The LSN at which it was first missing.
@@ -178,6 +181,12 @@ pub(crate) struct StoredMessage {
     pub(crate) redriven: Option<Lsn>,
     /// When it was purged, and whether that was confirmed.
     pub(crate) purged: Option<(Lsn, bool)>,
+}
+
+/// The message without the place of its bytes.
+pub(crate) fn without_place(message: &Message) -> Message {
+    let payload = PayloadRef { id: PayloadId::default(), ..message.payload };
+    Message::new(message.offset, message.produced_at, payload, message.fields().cloned())
 }
 
 impl StoredMessage {

@@ -24,8 +24,7 @@ impl Counted {
     /// A recount at broker time `now` and wall time `wall`.
     pub(crate) fn of(topic: &Topic, now: Timestamp, wall: Timestamp) -> Self {
         let is_delayed = |message: &Message| {
-            let envelope = message.body.metadata().envelope;
-            envelope.deliver_at.is_some_and(|at| at > wall) || envelope.delayed_until.is_some_and(|until| until > now)
+            message.deliver_at().is_some_and(|at| at > wall) || message.delayed_until().is_some_and(|until| until > now)
         };
         let partitions = topic.partitions().map(|(id, partition)| {
             let (messages, bytes) = open(topic, id);
@@ -58,11 +57,11 @@ impl Counted {
 
 /// Open messages and bytes of a partition.
 pub(crate) fn open(topic: &Topic, partition: PartitionId) -> (u64, u64) {
-    open_messages(topic, partition).fold((0, 0), |(count, bytes), message| (count + 1, bytes + payload(message)))
+    open_messages(topic, partition).fold((0, 0), |(count, bytes), message| (count + 1, bytes + payload(&message)))
 }
 
 /// Messages of a partition that a group has not acked, or that have no group yet.
-fn open_messages(topic: &Topic, partition: PartitionId) -> impl Iterator<Item = &Message> {
+fn open_messages(topic: &Topic, partition: PartitionId) -> impl Iterator<Item = Message> {
     let groups: Vec<_> = topic.groups().filter_map(|group| group.progress(partition)).collect();
     let messages = topic.partition(partition).into_iter().flat_map(Partition::messages);
     let is_open = move |at| groups.is_empty() || groups.iter().any(|group| !group.acked().contains(at));
@@ -71,7 +70,7 @@ fn open_messages(topic: &Topic, partition: PartitionId) -> impl Iterator<Item = 
 
 /// Key and value bytes of a message.
 pub(crate) fn payload(message: &Message) -> u64 {
-    (message.body.key().len() + message.body.value().len()) as u64
+    message.payload.payload_len()
 }
 
 /// The number of leased messages.

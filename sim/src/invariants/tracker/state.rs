@@ -30,6 +30,8 @@ pub(crate) struct Tracker {
     /// Credit was adaptive at some time, so that expiries were counted which killed no message.
     pub(super) was_adaptive: bool,
     pub(super) produced_messages: BTreeMap<u64, Produce>,
+    /// The payloads of messages as they were written.
+    pub(super) payloads: BTreeMap<PayloadId, Body>,
     pub(super) pending: BTreeMap<Ticket, PendingCommand>,
     pub(super) streams: BTreeMap<ConsumerId, StreamModel>,
     pub(super) topics: BTreeMap<TopicId, TopicModel>,
@@ -89,6 +91,7 @@ impl Tracker {
             was_adaptive: limits.adaptive_credit,
             limits,
             produced_messages: BTreeMap::new(),
+            payloads: BTreeMap::new(),
             pending: BTreeMap::new(),
             streams: BTreeMap::new(),
             topics: BTreeMap::new(),
@@ -153,6 +156,7 @@ impl Tracker {
             winner_ttl: _,
             was_adaptive: _,
             produced_messages,
+            payloads: _,
             pending,
             streams,
             topics,

@@ -2,6 +2,7 @@
 
 use driftq_core::command::{Ack, Seek};
 use driftq_core::faults::Faults;
+use driftq_core::record::Record;
 use driftq_core::state::{Group, Message, Partition, State, Topic};
 use driftq_core::types::*;
 use driftq_core::{Command, Pipeline};
@@ -17,7 +18,7 @@ use crate::invariants::dead_letters::*;
 use crate::invariants::in_flight::leased_in_flight;
 use crate::invariants::lifecycle::*;
 use crate::invariants::limits::{
-    memory_of, retained_as_configured, retained_bytes, retained_memory, retained_within_bound, retention_ends,
+    retained_as_configured, retained_bytes, retained_memory, retained_within_bound, retention_ends,
 };
 use crate::invariants::liveness::not_stuck;
 use crate::invariants::time::{deadline_ends_waiting, wall_follows_clock, wall_is_monotonic};
@@ -47,7 +48,7 @@ impl Tracker {
                     if removes && is_known {
                         check_retained(&partition_view)?;
                     }
-                    self.observe_partition(state, topic, (id, partition), lsn)?;
+                    self.observe_partition(pipeline, topic, (id, partition), lsn)?;
                 }
             }
             if removes {
@@ -130,30 +131,52 @@ impl Tracker {
         }
     }
 
-    fn observe_partition(
+    /// A record was written to the log, in place of one that a crash may have lost.
+    pub(crate) fn written(&mut self, lsn: Lsn, record: &Record) {
+        for (part, body) in record.event.bodies() {
+            self.payloads.insert(PayloadId { lsn, part }, body.clone());
+        }
+    }
+
+    /// The message as clients see it.
+    fn body_of<F: Faults>(&mut self, pipeline: &Pipeline<F>, message: &Message) -> Option<Body> {
+        let payload = message.payload.id;
+        if let Some(written) = pipeline.broker().cached_payload(payload) {
+            // A crash may have lost the record that had this LSN before.
+            self.payloads.insert(payload, written.clone());
+        }
+        self.payloads.get(&payload).map(|written| message.body(written))
+    }
+
+    fn observe_partition<F: Faults>(
         &mut self,
-        state: &State,
+        pipeline: &Pipeline<F>,
         topic: &Topic,
         (id, partition): (PartitionId, &Partition),
         lsn: Lsn,
     ) -> Verdict {
+        let state = pipeline.state();
         for (position, message) in partition.messages() {
             let visible_to = partition.visible_to(position);
             let Some(model) = self.topics.get_mut(&topic.id()) else { continue };
             if let Some(known) = model.messages.get(&message.offset) {
-                offset_is_stable(message, (id, position), visible_to, known)?;
+                offset_is_stable(&message, (id, position), visible_to, known)?;
                 trimmed_stays_trimmed(known)?;
                 continue;
             }
-            let number = number(message.body.value());
-            stored_was_produced(message, number.and_then(|number| self.produced_messages.get(&number)))?;
+            let body = self.body_of(pipeline, &message);
+            let number = body.as_ref().and_then(|body| number(body.value()));
+            let produce = number.and_then(|number| self.produced_messages.get(&number));
+            stored_was_produced(&message, body.as_ref(), produce)?;
+            let Some(body) = body else { continue };
             let known = StoredMessage {
                 number: number.unwrap_or_default(),
                 partition: id,
                 position,
                 produced_at: message.produced_at,
                 visible_to,
-                body: message.body.clone(),
+                body: body.clone(),
+                message: without_place(&message),
                 first_seen: lsn,
                 trimmed_at: None,
                 acknowledged: false,
@@ -161,18 +184,19 @@ impl Tracker {
                 purged: None,
             };
             let number = known.number;
+            let Some(model) = self.topics.get_mut(&topic.id()) else { continue };
             model.add(message.offset, known);
-            let meta = message.body.metadata();
+            let meta = body.metadata();
             if meta.dead_letter.is_none() && meta.redrive.is_none() {
                 self.output_stored(number)?;
             }
             match (&meta.dead_letter, meta.redrive) {
-                (Some(dead), _) => self.note_dead_letter(state, message, dead, lsn)?,
+                (Some(dead), _) => self.note_dead_letter(state, (&message, &body), dead, lsn)?,
                 (None, Some(redrive)) => {
                     self.note_redriven_message(
                         state,
                         topic,
-                        message,
+                        (&message, &body),
                         RedriveDetails { number, redrive, visible_to },
                         lsn,
                     )?;
@@ -184,13 +208,19 @@ impl Tracker {
     }
 
     /// A new dead letter.
-    fn note_dead_letter(&mut self, state: &State, message: &Message, dead: &DeadLetter, lsn: Lsn) -> Verdict {
+    fn note_dead_letter(
+        &mut self,
+        state: &State,
+        (message, body): (&Message, &Body),
+        dead: &DeadLetter,
+        lsn: Lsn,
+    ) -> Verdict {
         let Some(topic) = state.topic_named(&dead.original_topic) else { return Ok(()) };
         let Some(group) = topic.group_named(&dead.group) else { return Ok(()) };
         let source = self.topics.get(&topic.id()).and_then(|model| model.messages.get(&dead.original_offset));
         let Some(source) = source else { return Ok(()) };
         let original = source.body.metadata();
-        dead_letter_unchanged(message, dead, source, &original)?;
+        dead_letter_unchanged(body, dead, source, &original)?;
         let named = (dead.original_topic.clone(), dead.group.clone(), dead.original_offset);
         dead_lettered_at_limit(dead, &original.envelope, self.dead_letter_requests.contains(&named))?;
         if self.limits.adaptive_credit {
@@ -213,7 +243,7 @@ impl Tracker {
         &mut self,
         state: &State,
         topic: &Topic,
-        message: &Message,
+        (message, body): (&Message, &Body),
         details: RedriveDetails,
         lsn: Lsn,
     ) -> Verdict {
@@ -230,7 +260,7 @@ impl Tracker {
         let partition = dlq.partition(dead_letter.partition);
         let stored = partition.and_then(|partition| partition.message(dead_letter.position));
         redrive_names_origin(&RedrivenMessage {
-            message,
+            body,
             number,
             redrive,
             dead_letter,
@@ -296,7 +326,7 @@ impl Tracker {
                 let may_be_retained =
                     |position: &Position| self.regrouped.contains(&topic.id()) || !partition.in_backlog(*position);
                 let kept = partition.messages().filter(|(position, _)| may_be_retained(position));
-                let kept = kept.map(|(_, message)| payload(message)).sum();
+                let kept = kept.map(|(_, message)| payload(&message)).sum();
                 retained_as_configured(retention, kept, last, now)?;
             }
         }
@@ -319,7 +349,7 @@ impl Tracker {
                 topic.partition(known.partition).is_none_or(|partition| partition.message(known.position).is_none())
             })
         });
-        retained_memory(state) + gone.map(|known| memory_of(&known.body)).sum::<u64>() > max
+        retained_memory(state) + gone.map(|known| known.message.retained_bytes()).sum::<u64>() > max
     }
 
     pub(super) fn group_view<'a>(&'a self, topic: &Topic, group: &'a Group) -> Option<GroupView<'a>> {
@@ -446,11 +476,11 @@ fn check_partition(partition_view: &PartitionView<'_>, limits: (&Limits, Boot)) 
     let (mut open, mut open_bytes) = (0, 0);
     for (position, message) in partition_view.partition.messages() {
         let acked_in = partition_view.acked_in(position);
-        ack_count_matches(partition_view, position, message, acked_in)?;
+        ack_count_matches(partition_view, position, &message, acked_in)?;
         let is_acked_by_all = partition_view.is_acked_by_all(acked_in);
         if !is_acked_by_all {
             open += 1;
-            open_bytes += payload(message);
+            open_bytes += payload(&message);
         }
     }
     load_matches(partition_view, open, open_bytes)
@@ -461,8 +491,8 @@ fn check_retained(partition_view: &PartitionView<'_>) -> Verdict {
     let mut retained = 0;
     for (position, message) in partition_view.partition.messages() {
         let is_acked_by_all = partition_view.is_acked_by_all(partition_view.acked_in(position));
-        acked_is_trimmed(partition_view, message, is_acked_by_all)?;
-        retained += if is_acked_by_all { payload(message) } else { 0 };
+        acked_is_trimmed(partition_view, &message, is_acked_by_all)?;
+        retained += if is_acked_by_all { payload(&message) } else { 0 };
     }
     retained_bytes(partition_view, retained)
 }

@@ -11,7 +11,7 @@ use driftq_core::types::{LeaseToken, Ticket};
 use self::timeline_step::note_read;
 use super::diff::{Changes, Clock, EndedLease, changes, short, span};
 use super::format;
-use super::snapshot::{MessageInGroup, MessageStatus, Snapshot, name_in};
+use super::snapshot::{MessageInGroup, MessageNames, MessageStatus, Snapshot, name_in};
 use super::timeline::{Glyph, Lease, LeaseEnd, Timeline, TimelineStep, TimelineViolation, Track, TrackKind, Unit};
 use crate::actions::{Action, Request};
 use crate::invariants::Violation;
@@ -54,6 +54,7 @@ struct Recorder {
     running: BTreeMap<(MessageInGroup, LeaseToken), usize>,
     /// The last snapshot of the broker.
     snapshot: Snapshot,
+    names: MessageNames,
     /// The step in which the broker crashed, while it is down.
     crashed_at: Option<usize>,
     /// The step of each ticket.
@@ -81,6 +82,7 @@ impl Recorder {
             }
         }
         Self {
+            names: MessageNames::default(),
             workers: workers.iter().map(Worker::to_string).collect(),
             steps: Vec::new(),
             leases: Vec::new(),
@@ -162,7 +164,7 @@ impl Recorder {
 
     fn take_first_snapshot<F: Faults>(&mut self, world: &World<F>) {
         if let Some(broker) = world.broker() {
-            self.snapshot = Snapshot::of(broker);
+            self.snapshot = Snapshot::of(broker, &mut self.names);
         }
     }
 
@@ -260,7 +262,7 @@ impl Recorder {
             }
             return diff;
         };
-        let snapshot = Snapshot::of(broker);
+        let snapshot = Snapshot::of(broker, &mut self.names);
         let diff = changes(&self.snapshot, &snapshot, clock);
         self.snapshot = snapshot;
         diff

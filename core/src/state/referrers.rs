@@ -1,0 +1,73 @@
+//! Which messages refer to a payload beside the one that its record made: dead letters and redriven messages.
+
+use super::State;
+use crate::collections::cow::CowMap;
+use crate::types::{PartitionId, PayloadId, Position, TopicId};
+
+/// The place of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MessageAt {
+    /// The topic.
+    pub topic: TopicId,
+    /// The partition.
+    pub partition: PartitionId,
+    /// The position.
+    pub position: Position,
+}
+
+/// Dead letters and redriven messages by payload. A message that is removed stays listed until the next sweep, so a
+/// listed message must be looked at, too. Derived from the messages, so that two lists are always equal.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Referrers {
+    messages: CowMap<PayloadId, Vec<MessageAt>>,
+}
+
+impl PartialEq for Referrers {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Referrers {}
+
+impl Referrers {
+    pub(crate) fn add(&mut self, payload: PayloadId, message: MessageAt) {
+        match self.messages.get_mut(&payload) {
+            Some(messages) => messages.push(message),
+            None => drop(self.messages.insert(payload, vec![message])),
+        }
+    }
+
+    /// Whether a message beside the one that its record made may refer to the payload.
+    pub(crate) fn contains(&self, payload: PayloadId) -> bool {
+        !self.messages.is_empty() && self.messages.contains_key(&payload)
+    }
+}
+
+impl State {
+    /// Whether a message that its record did not make refers to the payload.
+    pub(crate) fn has_other_referrer(&self, payload: PayloadId) -> bool {
+        let listed = self.referrers.messages.get(&payload);
+        listed.is_some_and(|messages| messages.iter().any(|message| self.refers(message, payload)))
+    }
+
+    fn refers(&self, at: &MessageAt, payload: PayloadId) -> bool {
+        let partition = self.topic(at.topic).and_then(|topic| topic.partition(at.partition));
+        let message = partition.and_then(|partition| partition.message(at.position));
+        message.is_some_and(|message| message.payload.id == payload)
+    }
+
+    /// Forgets the listed messages that are removed.
+    pub(crate) fn sweep_referrers(&mut self) {
+        let listed: Vec<_> = self.referrers.messages.iter().map(|(id, messages)| (*id, messages.clone())).collect();
+        for (payload, mut messages) in listed {
+            let before = messages.len();
+            messages.retain(|message| self.refers(message, payload));
+            if messages.is_empty() {
+                self.referrers.messages.remove(&payload);
+            } else if messages.len() < before {
+                self.referrers.messages.insert(payload, messages);
+            }
+        }
+    }
+}
