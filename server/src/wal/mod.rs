@@ -8,7 +8,6 @@
 
 mod dump;
 mod error;
-mod footers;
 mod inspect;
 mod payloads;
 mod quarantine;
@@ -28,7 +27,7 @@ use driftq_core::types::Lsn;
 pub use self::dump::{DumpEnd, DumpOptions, dump};
 pub use self::error::WalError;
 pub use self::inspect::{InspectArgs, inspect};
-pub use self::payloads::{LostMessage, LostResult};
+pub use self::payloads::LostMessage;
 pub use self::rebuild::{Loss, Skipped};
 pub use self::reset::reset;
 pub(crate) use self::salvage::salvage_into;

@@ -22,8 +22,6 @@ const CONFIG: &str = "[limits]\nkey_bytes_max = 1024\nmessage_bytes_max = 65536\
 pub enum Start {
     /// The broker serves these messages of topic `one`: offset and value.
     Serves(BTreeMap<u64, String>),
-    /// As `Serves`, and the payloads of messages with these offsets are lost.
-    Loses(BTreeMap<u64, String>, Vec<u64>),
     /// The broker exited: its exit code and its last line of output.
     Refuses(i32, String),
 }
@@ -61,7 +59,7 @@ pub fn start(dir: &Path) -> Start {
             && let Some(found) = served(addr)
         {
             fs::remove_file(&config).unwrap();
-            return found;
+            return Start::Serves(found);
         }
     }
     // Standard error is closed: the process has ended.
@@ -70,7 +68,7 @@ pub fn start(dir: &Path) -> Start {
 }
 
 /// Waits until the broker is ready and reads its messages; `None` if it exits.
-fn served(addr: &str) -> Option<Start> {
+fn served(addr: &str) -> Option<BTreeMap<u64, String>> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         assert!(Instant::now() < deadline, "neither ready nor ended within the timeout");
@@ -82,19 +80,13 @@ fn served(addr: &str) -> Option<Start> {
     }
     let (status, body) = get(addr, "/v1/peek?topic=one&partition=0&offset=0&limit=1000")?;
     if status == 404 {
-        return Some(Start::Serves(BTreeMap::new()));
+        return Some(BTreeMap::new());
     }
     assert_eq!(status, 200, "{body}");
     let body: Value = serde_json::from_str(&body).unwrap();
     let message =
         |message: &Value| (message["offset"].as_u64().unwrap(), message["value"].as_str().unwrap().to_owned());
-    let messages = body["messages"].as_array().unwrap().iter();
-    let (lost, others): (Vec<_>, Vec<_>) = messages.partition(|message| message["lost"] == true);
-    let others = others.into_iter().map(message).collect();
-    Some(match lost.is_empty() {
-        true => Start::Serves(others),
-        false => Start::Loses(others, lost.into_iter().map(|lost| lost["offset"].as_u64().unwrap()).collect()),
-    })
+    Some(body["messages"].as_array().unwrap().iter().map(message).collect())
 }
 
 /// Status and body; `None` if the connection is refused or closed.

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use driftq_core::reply::FoundEffect;
 use driftq_core::types::{
-    EffectNamespace, EffectStatus, Identity, LeaseToken, Lifetime, Millis, Offset, Outcome, OwnerName, PartitionId,
-    Scope, Text, Timestamp, TopicName,
+    Effect as ActualEffect, EffectNamespace, EffectStatus, Identity, LeaseToken, Lifetime, Millis, Offset, Outcome,
+    OwnerName, PartitionId, Scope, Text, Timestamp, TopicName,
 };
 
 use super::lease::Runs;
@@ -38,8 +37,6 @@ pub(super) struct Effect {
     pub(super) message: Option<(PartitionId, Offset)>,
     /// Not to be swept before this time.
     pub(super) sweep_at: Timestamp,
-    /// Of one that is returned: its result was removed before it was read.
-    pub(super) result_lost: bool,
 }
 
 impl Effect {
@@ -79,14 +76,12 @@ impl Effect {
     }
 
     /// Whether the broker returns this record.
-    pub(super) fn is(&self, found: &FoundEffect) -> bool {
-        let is_outcome = self.outcome() == found.outcome() && self.result_lost == found.result_lost;
-        let found = &found.effect;
+    pub(super) fn is(&self, found: &ActualEffect) -> bool {
         (self.status, self.committed, self.finished) == (found.status, found.committed, found.finished)
             && (self.attempt, self.token, self.lease_until) == (found.attempt, found.token, found.lease_until)
             && self.owner == found.owner
             && self.hash.as_deref() == found.request_hash()
-            && is_outcome
+            && self.outcome() == found.outcome()
             && self.lifetime == found.lifetime()
             && (self.updated_at, self.expires_at) == (found.updated_at, found.expires_at)
             && self.message.map(|(partition, _)| partition) == found.pin.as_ref().map(|pin| pin.partition)
@@ -117,7 +112,6 @@ impl Effect {
             expires_at: now,
             message: None,
             sweep_at: Timestamp(0),
-            result_lost: false,
         }
     }
 }

@@ -26,8 +26,6 @@ pub(crate) enum Stream {
     ForgetfulWorker,
     LateRepeat,
     Memory,
-    Reads,
-    Cleaning,
 }
 
 /// A stream of random numbers, determined by a seed.

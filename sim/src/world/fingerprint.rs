@@ -79,7 +79,6 @@ impl<F: Faults> World<F> {
             disk,
             broker,
             jobs,
-            reads,
             now,
             skew,
             latest,
@@ -114,8 +113,6 @@ impl<F: Faults> World<F> {
             }
             out.part()?;
         }
-        reads.canonical(out)?;
-        out.part()?;
         network.canonical(out)?;
         out.part()?;
         shadow.canonical(out)?;

@@ -30,7 +30,6 @@ mod job;
 mod network;
 mod outputs;
 mod probe;
-mod reads;
 mod room;
 mod state;
 mod tap;

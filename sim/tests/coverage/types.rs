@@ -39,7 +39,6 @@ pub(crate) struct Types(BTreeMap<String, Definition>);
 /// Ids, names, times and packed bytes.
 const OPAQUE: &[&str] = &[
     "Body",
-    "MessageChunk",
     "Boot",
     "ConsumerId",
     "GroupId",
@@ -48,7 +47,6 @@ const OPAQUE: &[&str] = &[
     "LeaseToken",
     "Lsn",
     "OwnerName",
-    "ResultHash",
     "Ticket",
     "Timestamp",
     "TopicId",

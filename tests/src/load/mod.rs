@@ -16,7 +16,6 @@ mod client;
 mod disk;
 mod drive;
 mod error;
-mod metrics;
 mod modes;
 mod report;
 
