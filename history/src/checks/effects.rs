@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::parsed::{CallResult, EffectCall, EffectOp, ParsedHistory, millis, text};
+use crate::parsed::{
+    CallResult, EffectCall, EffectOp, ParsedHistory, SettleCall, SettleOp, is_dead_letter_topic, millis, text,
+};
 use crate::report::{Check, Report};
 
-/// The shortest window of an effect: that of one committed by an ack.
+/// The shortest window of an effect: that of one committed by the ack of a produced message.
 const WINDOW_MS_MIN: u64 = 10 * 60 * 1000;
 
 /// A begin that was answered with EXECUTE.
@@ -36,7 +38,7 @@ pub(super) fn check(history: &ParsedHistory<'_>, report: &mut Report) {
         }
         grants.sort_by_key(|grant| grant.token);
         if !may_be_forgotten(history, calls) {
-            attempts_increase(identity, &grants, report);
+            attempts_increase(history, identity, &grants, report);
             no_grant_after_success(identity, calls, &grants, report);
         }
         one_at_a_time(history, identity, calls, &grants, report);
@@ -64,14 +66,36 @@ fn may_be_forgotten(history: &ParsedHistory<'_>, calls: &[&EffectCall<'_>]) -> b
     last - first >= WINDOW_MS_MIN || calls.iter().any(has_own_window) || history.clock_changed_between(from, to)
 }
 
-fn attempts_increase(identity: &str, grants: &[Grant<'_, '_>], report: &mut Report) {
+fn attempts_increase(history: &ParsedHistory<'_>, identity: &str, grants: &[Grant<'_, '_>], report: &mut Report) {
     for pair in grants.windows(2).filter(|pair| pair[0].token < pair[1].token && pair[0].attempt >= pair[1].attempt) {
+        if acked_as_dead_letter_before(history, pair[1].call) {
+            continue;
+        }
         report.add_violation(Check::Effects, [pair[0].call.span.last(), pair[1].call.span.last()], || {
             let [old, new] =
                 [&pair[0], &pair[1]].map(|grant| format!("attempt {} with token {}", grant.attempt, grant.token));
             format!("{identity}: {new} was granted after {old}")
         });
     }
+}
+
+/// Whether the ack of a dead letter of the effect's identity may have committed the effect before `grant`. An effect
+/// that only an ack ended is kept as long as its produce would be a duplicate. A dead letter is no produce, so the store
+/// drops the effect with the running grant, and each group of the source has a dead letter of its own.
+fn acked_as_dead_letter_before(history: &ParsedHistory<'_>, grant: &EffectCall<'_>) -> bool {
+    let Some(scope) = grant.args.get("scope").filter(|scope| text(scope, "kind") == "consume") else { return false };
+    let (topic, group, key) = (text(scope, "topic"), text(scope, "group"), text(grant.args, "key"));
+    let is_of_identity = |settle: &SettleCall<'_>| {
+        let message = history.messages.get(&(settle.topic, settle.at.offset));
+        message.and_then(|known| known.identity).is_some_and(|(_, its)| its == key)
+    };
+    is_dead_letter_topic(topic)
+        && history.settles.iter().any(|settle| {
+            (settle.op, settle.topic, settle.group) == (SettleOp::Ack, topic, group)
+                && settle.ended_as.is_possible()
+                && settle.span.invoked < grant.span.last()
+                && is_of_identity(settle)
+        })
 }
 
 fn no_grant_after_success(identity: &str, calls: &[&EffectCall<'_>], grants: &[Grant<'_, '_>], report: &mut Report) {

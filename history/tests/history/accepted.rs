@@ -3,7 +3,7 @@
 use driftq_history::{Check, Phase, check};
 use serde_json::{Value, json};
 
-use crate::builder::{History, LEASE_MS, START, item, timestamp};
+use crate::builder::{History, LEASE_MS, START, item, timestamp, token};
 
 fn passes(history: &History) {
     let report = check(&history.entries);
@@ -124,6 +124,39 @@ fn dead_message_may_be_acked_late() {
     history.line("driver", "drain", Phase::Ok, json!({"round": 1}), json!({}));
     history.drain(2);
     passes(&history);
+}
+
+/// Two dead letters of one identity, one per group of the source. The ack of the first drops its effect.
+fn two_dead_letters_of_a_key(first_is_acked: bool) -> History {
+    let mut history = History::with_groups(&[("dlq.t", "d")]);
+    history.consume_with("w", json!({"topic": "dlq.t", "group": "d", "owner": "w"}));
+    for (offset, group) in [(0, "g"), (1, "h")] {
+        let origin = json!({"original_topic": "t", "original_partition": 0, "original_offset": 0, "group": group});
+        let envelope = json!({"idempotency_key": "k", "dlq": origin});
+        history.deliver("w", item(offset, offset + 1).value("v0").envelope(envelope));
+        let delivery = json!({"partition": 0, "offset": offset, "lease_token": token(offset + 1)});
+        let scope = json!({"kind": "consume", "topic": "dlq.t", "group": "d"});
+        let args = json!({"scope": scope, "key": "k", "owner": "w", "lease_ms": 10, "delivery": delivery});
+        let until = timestamp(history.now + 10);
+        let grant =
+            json!({"decision": "EXECUTE", "attempt": 1, "lease_token": token(10 + offset), "lease_until": until});
+        history.call("w", "begin", Phase::Ok, args, grant);
+        if offset == 1 || first_is_acked {
+            history.ack("w", offset, offset + 1);
+        }
+        history.pass(LEASE_MS);
+    }
+    history
+}
+
+#[test]
+fn effect_of_an_acked_dead_letter_begins_again_at_attempt_1() {
+    let checks = |first_is_acked: bool| -> Vec<Check> {
+        let report = check(&two_dead_letters_of_a_key(first_is_acked).entries);
+        report.violations.iter().map(|violation| violation.check).filter(|check| *check == Check::Effects).collect()
+    };
+    assert_eq!(checks(true), []);
+    assert_eq!(checks(false), [Check::Effects]);
 }
 
 #[test]
