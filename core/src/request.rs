@@ -8,9 +8,11 @@ use crate::command::{
     Pause, Peek, Produce, Purge, Reacquire, Redrive, RedriveRest, Release, Renew, Resume, Seek, SetPrefetch,
     StoreCommand, Subscribe, Unsubscribe, Withdraw,
 };
-use crate::reply::{Delivery, EffectPage, ListedGroup, Peeked, Produced, Reply, StepOutput, StoreReply, TopicInfo};
+use crate::reply::{
+    Delivery, EffectPage, FoundEffect, ListedGroup, Peeked, Produced, Reply, StepOutput, StoreReply, TopicInfo,
+};
 use crate::types::{
-    Claim, ConsumerId, Effect, EffectStatus, LeaseToken, Outcome, Retention, Text, Timestamp, TokenClaim, TopicName,
+    Claim, ConsumerId, EffectStatus, LeaseToken, Outcome, Retention, Text, Timestamp, TokenClaim, TopicName,
 };
 
 /// A command together with the type of its reply.
@@ -62,8 +64,13 @@ pub struct Redriven {
 pub enum BeginReply {
     /// Execute the effect under this grant.
     Execute(Grant),
-    /// The effect ended before; this is its outcome.
-    Replay(Outcome),
+    /// The effect ended before.
+    Replay {
+        /// Its outcome.
+        outcome: Outcome,
+        /// It has a result whose bytes are lost; the outcome is without it.
+        result_lost: bool,
+    },
     /// The effect failed, or its lease expired; [`Reacquire`] grants it again.
     Retryable {
         /// How often it was granted.
@@ -150,7 +157,7 @@ requests! {
         Reply::Store(StoreReply::Renewed { lease_until }) => lease_until;
     ListEffects => Box<EffectPage>, |list| store(StoreCommand::List(list)),
         Reply::Store(StoreReply::Listed(page)) => page;
-    Lookup => Box<Effect>, |lookup| store(StoreCommand::Lookup(lookup)),
+    Lookup => Box<FoundEffect>, |lookup| store(StoreCommand::Lookup(lookup)),
         Reply::Store(StoreReply::Effect(effect)) => effect;
     Forget => (), |forget| store(StoreCommand::Forget(forget)), Reply::Success => ();
 }
@@ -211,7 +218,7 @@ fn begun(reply: StoreReply) -> BeginReply {
         StoreReply::Execute { attempt, token, lease_until, idempotent } => {
             BeginReply::Execute(Grant { attempt, token, lease_until, idempotent })
         }
-        StoreReply::Replay(outcome) => BeginReply::Replay(outcome),
+        StoreReply::Replay { outcome, result_lost } => BeginReply::Replay { outcome, result_lost },
         StoreReply::Retryable { attempt, status, last_error } => BeginReply::Retryable { attempt, status, last_error },
         other => mismatch("Begin", &Reply::Store(other)),
     }

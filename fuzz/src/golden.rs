@@ -25,6 +25,7 @@ const FILES: &[(&str, &[u8])] = golden! {
     "wal-00000000000000000006.seg"
     "wal-00000000000000000007.seg"
     "wal-00000000000000000008.seg"
+    "wal-00000000000000000009.seg"
     "snap-00000000000000000130.snap"
 };
 
@@ -169,7 +170,7 @@ impl Replay for HistoryReplay {
         let applied = self.state.apply(&record);
         applied.map_err(|error| Malformed::new(error.to_string()))?;
         self.digests.insert(lsn, self.state.digest());
-        let bodies = record.event.bodies().map(|(part, body)| (PayloadId { lsn, part }, body.clone()));
+        let bodies = record.event.bodies().map(|(part, body)| (PayloadId { lsn, part }, body));
         self.payloads.extend(bodies);
         self.messages.extend(stored_messages(&self.state, |topic| topic.name(), |id| self.payloads[&id].clone()));
         self.topic_names.extend(self.state.topics().map(|topic| (topic.id(), topic.name().clone())));

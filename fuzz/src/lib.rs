@@ -14,6 +14,7 @@ mod actions;
 mod commands;
 pub mod damage;
 mod folder;
+mod footer;
 pub mod forgery;
 mod frame;
 mod golden;
@@ -25,6 +26,7 @@ mod recovery;
 mod salvage;
 
 pub use commands::{commands, commands_with};
+pub use footer::{FooterEncoder, footer, footer_with};
 pub use frame::{FrameEncoder, frame, frame_with};
 pub use http::{RequestParser, json_bodies, json_bodies_with, ndjson, query, query_with};
 pub use record::{RecordEncoder, record, record_with};
@@ -37,6 +39,7 @@ pub type Target = fn(&[u8]);
 /// Every target by its name, which is also the name of its binary and of its folder in `corpus`.
 pub const TARGETS: &[(&str, Target)] = &[
     ("frame", frame),
+    ("footer", footer),
     ("segment", segment),
     ("snapshot", snapshot),
     ("recovery", recovery),

@@ -1,4 +1,4 @@
-//! Reads the bytes of messages that a state only refers to, from the segments of a recovered log.
+//! Reads the bytes of messages and results that a state only refers to, from the segments of a recovered log.
 
 use driftq_core::codec::record as codec;
 use driftq_core::log::frame;
@@ -56,7 +56,7 @@ impl<'a, S: Storage> PayloadReader<'a, S> {
     }
 
     /// The body that stands at `payload`, as its producer wrote it. For a message,
-    /// [`Message::body`](driftq_core::state::Message::body) completes it.
+    /// [`Message::body`](driftq_core::state::Message::body) completes it; a result is the value of a bare body.
     ///
     /// # Errors
     /// [`PayloadError`] if no intact record carries it.
@@ -66,7 +66,7 @@ impl<'a, S: Storage> PayloadReader<'a, S> {
         }
         let record = self.record(payload.lsn).ok_or(PayloadError::NoSegment(payload.lsn))?;
         let found = record.event.bodies().find(|(part, _)| *part == payload.part);
-        found.map(|(_, body)| body.clone()).ok_or(PayloadError::NoPart(payload))
+        found.map(|(_, body)| body).ok_or(PayloadError::NoPart(payload))
     }
 
     fn record(&self, lsn: Lsn) -> Option<&Record> {

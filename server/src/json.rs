@@ -226,7 +226,7 @@ impl Json {
         if !body.has_metadata() {
             return;
         }
-        let Metadata { mut envelope, routing, trace, dead_letter, redrive, .. } = body.metadata();
+        let Metadata { mut envelope, routing, trace, dead_letter, redrive, lost, .. } = body.metadata();
         // A client reads the end of a delay as the time of delivery.
         let delayed_until = envelope.delayed_until.take().map(|until| clock.wall(until));
         envelope.deliver_at = envelope.deliver_at.or(delayed_until);
@@ -237,13 +237,16 @@ impl Json {
             self.object_in("envelope", |json| {
                 json.envelope(&envelope);
                 if let Some(dead) = &dead_letter {
-                    json.object_in("dlq", |json| json.dead_letter(dead, redrive));
+                    json.object_in("dlq", |json| json.dead_letter(dead, redrive, lost.as_deref()));
                 }
             });
         }
         self.optional_text("trace", trace.as_deref());
         if let Some(redrive) = redrive {
             self.number("redrives", redrive.count);
+        }
+        if lost.is_some() {
+            self.flag("lost", true);
         }
     }
 
@@ -295,8 +298,8 @@ impl Json {
         }
     }
 
-    /// The origin of a dead letter; `redrive` if it had been redriven before.
-    fn dead_letter(&mut self, dead: &DeadLetter, redrive: Option<RedriveOrigin>) {
+    /// The origin of a dead letter; `redrive` if it had been redriven before, `damage` if its payload is lost.
+    fn dead_letter(&mut self, dead: &DeadLetter, redrive: Option<RedriveOrigin>, damage: Option<&str>) {
         self.text("original_topic", dead.original_topic.as_str());
         self.number("original_partition", dead.original_partition.0);
         self.number("original_offset", dead.original_offset.0);
@@ -307,6 +310,10 @@ impl Json {
         self.timestamp("routed_at", dead.routed_at);
         self.number("first_offset", redrive.map_or(dead.original_offset, |redrive| redrive.original_offset).0);
         self.number("redrives", redrive.map_or(0, |redrive| redrive.count));
+        if damage.is_some() {
+            self.flag("lost", true);
+        }
+        self.optional_text("damage", damage);
         self.optional_text("deadline", dead.kept.deadline.as_ref().map(|deadline| &*deadline.text));
         if let Some(policy) = dead.kept.retry_policy {
             self.object_in("retry_policy", |json| json.retry_policy(policy));

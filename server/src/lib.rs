@@ -55,6 +55,7 @@ mod http;
 mod json;
 mod metrics;
 pub mod openapi;
+mod process_memory;
 pub mod rebase;
 mod rfc3339;
 pub mod router;

@@ -64,6 +64,7 @@ pub(crate) struct Metrics {
     batch_records: Histogram,
     sync_seconds: Histogram,
     log_bytes: Counter,
+    snapshot_bytes: Counter,
     connections: Rc<Cell<usize>>,
     connections_refused: Counter,
     recovery: Cell<Duration>,
@@ -93,6 +94,8 @@ impl Metrics {
         own.register("log_batch_records", "Records per sync", batch_records.clone());
         own.register("log_sync_seconds", "Time to write and sync one batch", sync_seconds.clone());
         own.register("log_bytes", "Bytes written to the log", log_bytes.clone());
+        let snapshot_bytes = Counter::default();
+        own.register("snapshot_bytes", "Bytes written to snapshots", snapshot_bytes.clone());
         own.register("connections_refused", "Connections refused beyond the limit", connections_refused.clone());
         Rc::new(Self {
             specified,
@@ -104,6 +107,7 @@ impl Metrics {
             batch_records,
             sync_seconds,
             log_bytes,
+            snapshot_bytes,
             connections: Rc::default(),
             connections_refused,
             recovery: Cell::default(),
@@ -140,6 +144,11 @@ impl Metrics {
         if let Some(took) = took {
             self.sync_seconds.observe(took.as_secs_f64());
         }
+    }
+
+    /// Counts what a background job has written: slices of snapshots.
+    pub(crate) fn count_snapshot_bytes(&self, bytes: u64) {
+        self.snapshot_bytes.inc_by(bytes);
     }
 
     /// Sets the duration of recovery.
@@ -188,6 +197,12 @@ impl Metrics {
             ConstCounter::new(memory.bodies_refused),
         );
         current.register("unsent_bytes", "Bytes of responses that clients have not read", gauge(memory.unsent_bytes));
+        current.register("stream_bytes", "Bytes of deliveries not yet taken by a stream", gauge(memory.stream_bytes));
+        current.register(
+            "deliveries_refused",
+            "Deliveries withdrawn because those not yet taken have too many bytes",
+            ConstCounter::new(memory.deliveries_refused),
+        );
         current.register(
             "answers_refused",
             "Answers refused because too many bytes are unsent",
@@ -226,6 +241,10 @@ pub(crate) struct MemoryFigures {
     pub(crate) bodies_refused: u64,
     /// Bytes of unsent responses.
     pub(crate) unsent_bytes: usize,
+    /// Bytes of deliveries that streams have not taken.
+    pub(crate) stream_bytes: usize,
+    /// Deliveries that were withdrawn for want of room.
+    pub(crate) deliveries_refused: u64,
     /// Answers that were refused.
     pub(crate) answers_refused: u64,
     /// Connections that were closed because their clients did not read.
@@ -326,17 +345,40 @@ fn register_broker(pipeline: &Pipeline, specified: &mut Registry, registry: &mut
     }
     let (hits, misses) = pipeline.broker().payload_lookups();
     let (reads, read_bytes) = pipeline.reads();
+    let figures = pipeline.log_figures();
     for (name, help, value) in [
         ("payload_hits", "Payloads found in memory when an output needed them", hits),
         ("payload_misses", "Payloads not found in memory when an output needed them", misses),
         ("payload_reads", "Reads of payloads from the log", reads),
         ("payload_read_bytes", "Bytes read from the log for payloads", read_bytes),
+        ("payloads_relocated", "Payloads written again, so that segments can be removed", counters.relocated),
+        ("payloads_lost", "Payloads that were damaged on disk", counters.payloads_lost),
+        ("log_relocated_bytes", "Bytes of payloads written again", figures.relocated_bytes),
+        ("log_scrubs", "How often all segments were searched for damage", figures.scrubs),
+        ("log_scrubbed_bytes", "Bytes read in search of damage", figures.scrubbed_bytes),
+        ("log_scrubbed_segments", "Segments searched for damage", figures.scrubbed_segments),
     ] {
         registry.register(name, help, ConstCounter::new(value));
     }
     let in_memory = usize::try_from(pipeline.broker().payload_bytes()).unwrap_or(usize::MAX);
     registry.register("payload_memory_bytes", "Bytes of payloads in memory", gauge(in_memory));
+    for (name, help, value) in [
+        ("log_size_bytes", "Bytes of all segments", figures.log_bytes),
+        ("log_live_bytes", "Bytes of the segments that are live", figures.live_bytes),
+        ("log_segments_to_clean", "Segments to be cleaned", figures.to_clean),
+        ("log_scrub_segment", "The segment that is searched for damage; 0 if none is", figures.scrubbing),
+    ] {
+        registry.register(name, help, gauge(usize::try_from(value).unwrap_or(usize::MAX)));
+    }
     let state = pipeline.state();
+    let held = usize::try_from(state.memory().bytes).unwrap_or(usize::MAX);
+    registry.register("state_bytes", "Memory of the state, without payloads; an estimate", gauge(held));
+    let max = usize::try_from(pipeline.state_bytes_max()).unwrap_or(usize::MAX);
+    registry.register(
+        "state_bytes_max",
+        "Memory of the state beyond which requests that need more get 429",
+        gauge(max),
+    );
     registry.register("idempotency_records", "Effects in the idempotency store", gauge(state.store().len()));
     registry.register("completions_kept", "Responses of completed steps kept", gauge(state.completions().len()));
     registry.register("winners_kept", "Winners of messages remembered", gauge(state.winners().len()));

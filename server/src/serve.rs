@@ -153,7 +153,8 @@ where
 
     let metrics = Metrics::new();
     let wake = Arc::new(Notify::new());
-    let driver = Driver::new(Clock::system(), Rc::clone(&metrics), Arc::clone(&wake));
+    let stream_bytes_max = settings.http.stream_bytes_max();
+    let driver = Driver::new(Clock::system(), Rc::clone(&metrics), Arc::clone(&wake), stream_bytes_max);
     let api = Api::new(Rc::clone(&driver), settings.clone(), Rc::clone(&metrics));
     let request_id_seed = u64::from_le_bytes(fresh_log_id()?.0[..8].try_into().expect("eight of sixteen bytes"));
     let stop = Rc::new(Stop::default());

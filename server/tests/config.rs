@@ -66,7 +66,8 @@ fn broker_without_wal_has_small_segments_that_snapshots_free() {
     assert_eq!(without.segment_bytes, without.segment_bytes_min);
     assert!(without.segment_bytes < 17 << 20);
     let with = Settings::default().pipeline();
-    assert_eq!((with.snapshot_every_bytes, with.memory_bytes), (256 << 20, 256 << 20));
+    assert_eq!((with.snapshot_every_bytes, with.memory_bytes), (64 << 20, 256 << 20));
+    assert!(with.state_bytes_max > 1 << 20, "half of what the process may use");
 }
 
 #[test]
@@ -139,6 +140,22 @@ fn every_variable_is_applied() {
     assert_eq!(settings.storage.memory_bytes, 10);
     let flag = load("--memory-bytes 0", &env, None).unwrap();
     assert_eq!((flag.storage.memory_bytes, flag.pipeline().memory_bytes), (0, 0));
+}
+
+#[test]
+fn interval_of_scrubs_is_set_by_every_source_under_either_name() {
+    let interval = |flags: &str, env: &[(&str, &str)], text: Option<&str>| {
+        load(flags, env, text).unwrap().pipeline().scrub_interval.map(|interval| interval.0)
+    };
+    assert_eq!(interval("", &[], None), Some(7 * 24 * 60 * 60 * 1_000));
+    for key in ["scrub_interval_ms", "scrub_interval"] {
+        let text = format!("[storage]\n{key} = 5\n");
+        assert_eq!(interval("", &[], Some(&text)), Some(5));
+        let env = [("DRIFTQ_SCRUB_INTERVAL_MS", "6")];
+        assert_eq!(interval("", &env, Some(&text)), Some(6));
+        assert_eq!(interval("--scrub-interval-ms 0", &env, Some(&text)), Some(0), "never");
+    }
+    assert_eq!(interval("--no-wal", &[], None), None);
 }
 
 #[test]
@@ -230,6 +247,9 @@ fn unusual() -> Settings {
     settings.storage.reserve_bytes = 1 << 20;
     settings.storage.snapshot_every_bytes = 9 << 20;
     settings.storage.memory_bytes = 0;
+    settings.storage.spare_segments = 1;
+    settings.storage.scrub_interval = Duration::from_millis(1);
+    settings.storage.state_bytes_max = 5 << 20;
     settings.http.body_timeout = Duration::from_millis(1_500);
     settings.http.body_rate_min = 0;
     settings.http.insecure = true;
@@ -315,7 +335,9 @@ fn unknown_key_is_refused_with_file_line_and_known_keys() {
         assert!(message.contains(&format!("unknown field `{key}`, expected ")), "{message}");
     }
     let message = refused_file("[storage]\nx = 1");
-    assert!(message.contains("`segment_bytes`, `reserve_bytes`, `snapshot_every_bytes`, `memory_bytes`"), "{message}");
+    for known in ["segment_bytes", "memory_bytes", "spare_segments", "scrub_interval_ms", "state_bytes_max"] {
+        assert!(message.contains(&format!("`{known}`")), "{known}: {message}");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use driftq_core::faults::Faults;
 use driftq_core::log::{FileId, FileInfo, ReadSizes, Recovered, RecoveryError, Storage, StorageFault, WriteAt};
-use driftq_core::pipeline::inspect_with;
+use driftq_core::pipeline::inspect_start_with;
 use driftq_core::state::State;
 use driftq_files::{DataFolder, FileStorage, FolderError};
 
@@ -203,7 +203,7 @@ impl SimStorage for FileDisk {
     }
 
     fn inspect_recovery(&self, faults: &impl Faults) -> Result<(State, Recovered), RecoveryError> {
-        inspect_with(&mut faults.storage(&mut self.clone()), None, faults)
+        inspect_start_with(&mut faults.storage(&mut self.clone()), None, faults)
     }
 }
 

@@ -68,6 +68,21 @@ pub struct Setup {
     /// Bytes of payloads that stay in memory; without it all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
+    /// Reads of payloads are steps of their own; without it they are performed at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_steps: bool,
+    /// Segments by which the log may exceed what is live in it before it is cleaned.
+    #[serde(default = "default_spare_segments", skip_serializing_if = "is_default_spare_segments")]
+    pub clean_spare_segments: u64,
+    /// Milliseconds from one scrub to the next; without it there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scrub_ms: Option<u64>,
+    /// Live payloads may rot while the broker runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rots: bool,
+    /// Bytes of the state itself; unlimited without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_bytes_max: Option<u64>,
     /// Credit follows what a consumer shows, and only the oldest unanswered delivery of a stream counts an expiry.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adaptive_credit: bool,
@@ -215,8 +230,21 @@ impl Setup {
             snapshot_every_bytes: self.snapshot_every_bytes,
             slice_bytes: self.slice_bytes,
             memory_bytes: self.memory_bytes.unwrap_or(u64::MAX),
+            clean_spare_segments: self.clean_spare_segments,
+            scrub_interval: self.scrub_ms.map(Millis),
+            state_bytes_max: self.state_bytes_max.unwrap_or(u64::MAX),
         }
     }
+}
+
+/// What traces mean that do not say it.
+const fn default_spare_segments() -> u64 {
+    8
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "called by serde")]
+fn is_default_spare_segments(segments: &u64) -> bool {
+    *segments == default_spare_segments()
 }
 
 impl Default for Setup {
@@ -250,6 +278,11 @@ impl Default for Setup {
             snapshot_every_bytes: 1 << 20,
             slice_bytes: 1_024,
             memory_bytes: None,
+            read_steps: false,
+            clean_spare_segments: default_spare_segments(),
+            scrub_ms: None,
+            rots: false,
+            state_bytes_max: None,
             adaptive_credit: false,
             retention: None,
             retained_bytes_max: None,

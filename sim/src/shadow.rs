@@ -308,6 +308,17 @@ impl<F: Faults> Shadow<F> {
         Ok(())
     }
 
+    /// The frame of a record.
+    pub fn frame_of(&self, lsn: Lsn) -> Option<&WrittenFrame> {
+        let at = self.frames.partition_point(|frame| frame.at.lsn < lsn);
+        self.frames.get(at).filter(|frame| frame.at.lsn == lsn)
+    }
+
+    /// The state after the durable records.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
     /// All frames that are part of the log.
     pub fn frames(&self) -> &[WrittenFrame] {
         &self.frames

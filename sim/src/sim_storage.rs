@@ -2,7 +2,7 @@
 
 use driftq_core::faults::Faults;
 use driftq_core::log::{Recovered, RecoveryError, Storage};
-use driftq_core::pipeline::inspect_with;
+use driftq_core::pipeline::inspect_start_with;
 use driftq_core::state::State;
 
 use crate::actions::{Damage, Loss};
@@ -54,6 +54,6 @@ impl SimStorage for Disk {
     }
 
     fn inspect_recovery(&self, faults: &impl Faults) -> Result<(State, Recovered), RecoveryError> {
-        inspect_with(&mut faults.storage(&mut self.clone()), None, faults)
+        inspect_start_with(&mut faults.storage(&mut self.clone()), None, faults)
     }
 }

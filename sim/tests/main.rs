@@ -10,6 +10,7 @@ mod file_disk;
 mod help;
 mod oracle;
 mod planted;
+mod reads;
 mod regressions;
 mod seeds;
 mod sequences;

@@ -1,4 +1,4 @@
-//! CPU time and memory of a process, read from `/proc`.
+//! CPU time, memory and disk writes of a process, read from `/proc`.
 
 use std::fmt;
 use std::fs;
@@ -36,6 +36,15 @@ pub fn own_cpu_time() -> Duration {
 /// Memory of a process.
 pub fn memory(pid: u32) -> Option<Memory> {
     parse_memory(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+/// Bytes that a process had the kernel write to disks so far. Only its owner and root may read that.
+pub fn written_bytes(pid: u32) -> Option<u64> {
+    parse_written(&fs::read_to_string(format!("/proc/{pid}/io")).ok()?)
+}
+
+fn parse_written(io: &str) -> Option<u64> {
+    io.lines().find_map(|line| line.strip_prefix("write_bytes:"))?.trim().parse().ok()
 }
 
 /// Whether every thread of a process waits for something other than a disk or a tracer. False if it has exited.
@@ -112,6 +121,13 @@ mod tests {
         let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
         assert_eq!(parse_memory(status), Some(Memory { resident_bytes: 1 << 20, peak_bytes: 2 << 20 }));
         assert_eq!(parse_memory("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn written_bytes_are_not_the_cancelled_ones() {
+        let io = "wchar: 9\nread_bytes: 1\nwrite_bytes: 4096\ncancelled_write_bytes: 7\n";
+        assert_eq!(parse_written(io), Some(4096));
+        assert_eq!(parse_written("wchar: 9\n"), None);
     }
 
     #[test]

@@ -28,6 +28,7 @@ impl<F: Faults> Broker<F> {
             closing,
             counters: _,
             dead_letters: _,
+            damaged,
         } = self;
         index.canonical(out)?;
         // A payload that is not in memory counts by its place: an output would wait for it.
@@ -35,6 +36,9 @@ impl<F: Faults> Broker<F> {
         let digest = state.digest_by_content(|id| payloads.peek(id).map_or_else(|| place(id), Body::content_hash));
         write!(out, "{} {now:?} {origin:?} {check_clock_at:?} {appended:?} {durable:?} ", digest)?;
         outputs.canonical(out)?;
-        write!(out, "{next_ticket:?} {next_consumer:?} {next_token} {stalled_until:?} {failure:?} {closing} ")
+        write!(
+            out,
+            "{next_ticket:?} {next_consumer:?} {next_token} {stalled_until:?} {failure:?} {closing} {damaged:?} "
+        )
     }
 }

@@ -12,6 +12,10 @@ use crate::types::{DeadReason, MessageRef, TopicName};
 pub struct Counters {
     /// Appended records.
     pub appended: u64,
+    /// Payloads written again, so that segments can be removed.
+    pub relocated: u64,
+    /// Payloads that were damaged on disk.
+    pub payloads_lost: u64,
     /// Records refused by the log.
     pub refused: u64,
     /// Messages stored by produce and complete.
@@ -76,6 +80,8 @@ impl Counters {
             Event::Withdrawn { .. } => self.withdrawn += 1,
             Event::Extended { .. } => self.extended += 1,
             Event::Redriven { .. } => self.redriven += 1,
+            Event::Relocated(_) => self.relocated += 1,
+            Event::PayloadLost(_) => self.payloads_lost += 1,
             Event::Completed(step) => {
                 self.completed += 1;
                 self.acked += u64::from(step.dead_letter.is_none());
@@ -91,7 +97,7 @@ impl Counters {
         self.begun += u64::from(is_begin);
         match result {
             Ok(Reply::Store(StoreReply::Execute { .. })) => self.executed += 1,
-            Ok(Reply::Store(StoreReply::Replay(_))) => self.replayed += 1,
+            Ok(Reply::Store(StoreReply::Replay { .. })) => self.replayed += 1,
             Err(Refusal::InProgress { .. }) => self.in_progress += 1,
             Err(Refusal::HashMismatch) => self.mismatched += 1,
             Err(Refusal::StaleLease) => self.stale += 1,

@@ -3,15 +3,13 @@
 use super::outputs::Leased;
 use super::{Broker, LogSink, SpaceClass};
 use crate::decide::dead_letter::dead_letter;
-use crate::decide::failure::{deadline_passed, message};
+use crate::decide::failure::{deadline_passed, message, why_not_retried};
 use crate::faults::Faults;
 use crate::index::NextDispatch;
 use crate::record::Event;
 use crate::reply::{Delivery, Refusal};
 use crate::state::Message;
-use crate::types::{
-    Body, DeadReason, DeliveryState, GroupId, LastError, MessageRef, Millis, PartitionId, Timestamp, TopicId,
-};
+use crate::types::{Body, DeliveryState, GroupId, LastError, MessageRef, Millis, PartitionId, Timestamp, TopicId};
 
 impl<F: Faults> Broker<F> {
     /// Dispatches ready messages, up to the limit of one call. [`Broker::poll_timeout`] asks for the next call at once,
@@ -63,11 +61,16 @@ impl<F: Faults> Broker<F> {
         Ok(true)
     }
 
-    /// Dead-letters a waiting message whose deadline has passed.
+    /// Dead-letters a waiting message whose deadline has passed or whose payload is lost.
     pub(super) fn exceed_deadline(&mut self, message_ref: &MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
-        let last_error =
-            self.delivery_state(message_ref).map_or(LastError::Nothing, |delivery| delivery.last_error.clone());
-        let event = dead_letter(&self.context(), message_ref, DeadReason::DeadlineExceeded, last_error.as_str().into());
+        let topic = self.state.topic(message_ref.topic).expect("a waiting message is in a topic");
+        let message = message(topic, message_ref);
+        let last_error = || {
+            let delivery = self.delivery_state(message_ref);
+            delivery.map_or(LastError::Nothing, |delivery| delivery.last_error.clone()).as_str().into()
+        };
+        let last_error = message.lost().cloned().unwrap_or_else(last_error);
+        let event = dead_letter(&self.context(), message_ref, why_not_retried(&message), last_error);
         self.commit_or_refuse(event, SpaceClass::Drain, log)
     }
 

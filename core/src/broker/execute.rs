@@ -62,7 +62,6 @@ impl<F: Faults> Broker<F> {
                 Ok(Reply::Success)
             }
             Command::Complete(request) => self.complete(request, log),
-            Command::Store(request) => self.execute_store(&request, log),
             Command::Subscribe(request) => self.subscribe(request, log),
             Command::SetPrefetch(SetPrefetch { consumer, prefetch }) => {
                 self.index.set_prefetch(consumer, prefetch).ok_or(Refusal::UnknownConsumer)?;
@@ -129,7 +128,7 @@ impl<F: Faults> Broker<F> {
                 Ok(Reply::Groups(topic.groups().map(listed).collect()))
             }
             Command::DescribeTopic(DescribeTopic { name }) => self.describe(&name),
-            Command::Peek(_) => unreachable!("a peek has a reply of its own"),
+            Command::Peek(_) | Command::Store(_) => unreachable!("their replies can lack bytes"),
         }
     }
 
@@ -172,7 +171,7 @@ impl<F: Faults> Broker<F> {
         self.state.winners().len().saturating_sub(self.limits.completions_max) as u64
     }
 
-    fn execute_store(&mut self, command: &StoreCommand, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+    pub(super) fn execute_store(&mut self, command: &StoreCommand, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         let token = self.next_token();
         let (class, is_begin) = match command {
             StoreCommand::Begin(_) => (SpaceClass::Growth, true),
@@ -265,7 +264,7 @@ impl<F: Faults> Broker<F> {
         let token = self.delivery_state(&message_ref).map(|delivery| delivery.token);
         let stream = self.index.stream_of(&message_ref);
         self.commit_or_refuse(Event::Withdrawn { message_ref }, SpaceClass::Drain, log)?;
-        self.outputs.withdrawn.extend(token);
+        token.into_iter().for_each(|token| self.outputs.withdraw(token));
         stream.into_iter().for_each(|stream| self.index.not_delivered(stream));
         Ok(())
     }

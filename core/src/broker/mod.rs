@@ -4,20 +4,26 @@
 //! [`Broker::on_durable`] reports that the records they depend on are synced; [`Broker::poll_output`] returns them.
 
 mod canonical;
+mod cleaning;
 mod clock;
 mod counters;
 mod dispatch;
 mod execute;
 mod inspect;
+mod losses;
 mod outputs;
 mod payload_cache;
 mod payloads;
 mod retention;
 mod timeouts;
 
+use std::collections::VecDeque;
+
+pub(crate) use self::cleaning::Cleaned;
 use self::clock::ClockOrigin;
 pub use self::counters::{Counters, DeadLetterCounts};
-use self::outputs::{Held, Outputs};
+pub use self::losses::Damaged;
+use self::outputs::Outputs;
 use self::payload_cache::PayloadCache;
 use crate::command::Command;
 use crate::decide::{Aside, Decision, DecisionContext};
@@ -61,6 +67,9 @@ pub enum LogRefusal {
     /// The next segment is not ready yet.
     #[error("the log is preparing room")]
     Busy,
+    /// The state has reached the bound on its memory, and the record would make it grow.
+    #[error("the broker holds as much in memory as it may")]
+    Memory,
     /// The record exceeds the size of a frame or of a segment.
     #[error("the record is too long")]
     TooLong,
@@ -101,6 +110,8 @@ pub struct Broker<F: Faults = NoFaults> {
     closing: bool,
     counters: Counters,
     dead_letters: DeadLetterCounts,
+    /// Records that cannot be read any more, and whose payloads are not recorded as lost yet.
+    damaged: VecDeque<Damaged>,
 }
 
 impl<F: Faults> Broker<F> {
@@ -132,6 +143,7 @@ impl<F: Faults> Broker<F> {
             closing: false,
             counters: Counters::default(),
             dead_letters: DeadLetterCounts::new(),
+            damaged: VecDeque::new(),
         }
     }
 
@@ -175,6 +187,7 @@ impl<F: Faults> Broker<F> {
     pub fn handle_timeout(&mut self, now: impl Into<Now>, log: &mut impl LogSink) {
         if self.failure.is_none() && !self.closing {
             self.advance(now.into(), log);
+            self.lose_damaged(log);
             self.dispatch(log);
             self.set_unread_aside();
             self.limit_winners(log);
@@ -196,8 +209,10 @@ impl<F: Faults> Broker<F> {
         self.now = now;
         self.durable = self.durable.max(through);
         self.set_unread_aside();
-        self.payloads.evict(self.durable);
+        self.payloads.evict(self.faults.evicts_through(self.durable, self.appended));
         self.index.release(self.durable, released_at);
+        let recipients = self.outputs.take_lost();
+        self.release_filled(recipients);
     }
 
     /// Reports that the log has failed permanently. Held replies become [`Refusal::LogFailed`], held deliveries are
@@ -213,19 +228,7 @@ impl<F: Faults> Broker<F> {
     /// The next output whose records are durable and whose bytes are read; of these the one that was decided first.
     pub fn poll_output(&mut self) -> Option<Output> {
         let (faults, durable) = (self.faults, self.durable);
-        let may_leave = |held: &Held| !held.is_unread() && faults.is_releasable(&held.output, held.decided_at, durable);
-        loop {
-            if let Some(output) = self.outputs.pop_ready(may_leave) {
-                return Some(output);
-            }
-            if !may_leave(self.outputs.held.front()?) {
-                return None;
-            }
-            let Held { output, .. } = self.outputs.held.pop_front()?;
-            if !self.outputs.is_withdrawn(&output) {
-                return Some(output);
-            }
-        }
+        self.outputs.pop(|output, decided_at| faults.is_releasable(output, decided_at, durable))
     }
 
     /// The monotonic time at which to call [`Broker::handle_timeout`]; a time that has passed means at once. `None` if
@@ -244,7 +247,7 @@ impl<F: Faults> Broker<F> {
         if self.failure.is_some() || self.closing {
             return None;
         }
-        let has_excess = self.excess_winners() > 0 || self.excess_retained() > 0;
+        let has_excess = self.excess_winners() > 0 || self.excess_retained() > 0 || !self.damaged.is_empty();
         let has_work = self.index.has_work() || has_excess || self.index.departed.first_due().is_some();
         let work = has_work.then_some(self.now);
         let grant = self.index.leases.grants.next_check();
@@ -342,7 +345,7 @@ impl<F: Faults> Broker<F> {
 
     fn hold(&mut self, output: Output) {
         let decided_at = if self.failure.is_some() { Lsn(0) } else { self.appended };
-        self.outputs.hold(Held::complete(decided_at, output));
+        self.outputs.hold(decided_at, output);
     }
 
     fn advance(&mut self, now: Now, log: &mut impl LogSink) {
@@ -377,8 +380,13 @@ impl<F: Faults> Broker<F> {
             counters::count_dead_letter(&mut self.dead_letters, &self.state, &record.event);
         }
         self.appended = lsn;
+        let has_result = record.event.result().is_some();
         for (part, body) in record.event.bodies() {
-            self.payloads.insert_written(PayloadId { lsn, part }, body.clone());
+            let payload = PayloadId { lsn, part };
+            match record.event {
+                Event::Relocated(_) => self.payloads.insert_relocated(self.faults.cached_as(payload), body),
+                _ => self.payloads.insert_written(payload, body, has_result && part == 0),
+            }
         }
         self.state.continue_behind(Lsn(lsn.0 - 1));
         self.apply(record);
@@ -413,6 +421,7 @@ impl<F: Faults> Broker<F> {
         match refusal {
             LogRefusal::Full => Refusal::StorageFull,
             LogRefusal::Busy => self.context().overloaded(Overload::Log),
+            LogRefusal::Memory => self.context().overloaded(Overload::Memory),
             LogRefusal::TooLong => Refusal::Invalid("the record would be too long for the log"),
         }
     }

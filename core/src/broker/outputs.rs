@@ -2,27 +2,42 @@
 //!
 //! Outputs leave in the order of the decisions, but one whose bytes are not in memory waits for a read, and so does
 //! every later output of the same recipient. Those of others leave before it.
+//!
+//! An output that contains all its bytes costs neither a search nor an allocation; what waiting costs is proportional
+//! to the outputs that wait.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use super::payload_cache::PayloadCache;
-use crate::reply::{Output, Peeked, Refusal, Reply};
+use crate::reply::{Output, Peeked, Refusal, Reply, StoreReply};
 use crate::state::Message;
-use crate::types::{Body, ConsumerId, LeaseToken, Lsn, MessageRef, Millis, PayloadId, Ticket};
+use crate::types::{Body, ConsumerId, LeaseToken, Lsn, MessageRef, Millis, PayloadId, PayloadRef, Text, Ticket};
 
 /// An output that is held.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+struct Held {
     /// Its number in the order of the decisions.
     number: u64,
     /// The last record when it was decided.
-    pub(super) decided_at: Lsn,
+    decided_at: Lsn,
+    output: Output,
+}
+
+/// An output that may lack bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Unfilled {
+    /// The last record when it was decided.
+    decided_at: Lsn,
+    /// If it lacked a payload that was lost: the record that says so.
+    waits_for: Lsn,
     /// The bodies in it are empty until they are read.
-    pub(super) output: Output,
+    output: Output,
     /// Of a delivery.
-    pub(super) leased: Option<Leased>,
-    /// The messages whose bytes it lacks.
+    leased: Option<Leased>,
+    /// What it lacks.
     unread: Vec<Unread>,
 }
 
@@ -33,12 +48,28 @@ pub(super) struct Leased {
     pub(super) lease: Millis,
 }
 
-/// A message whose bytes an output lacks.
+/// Bytes that an output lacks.
 #[derive(Clone, Debug)]
 struct Unread {
-    message: Message,
-    /// Its place in the output.
+    of: Source,
+    /// Their place in the output.
     slot: usize,
+}
+
+/// What bytes belong to.
+#[derive(Clone, Debug)]
+enum Source {
+    Message(Message),
+    Result(PayloadRef),
+}
+
+impl Source {
+    fn payload(&self) -> PayloadId {
+        match self {
+            Self::Message(message) => message.payload.id,
+            Self::Result(payload) => payload.id,
+        }
+    }
 }
 
 /// To whom an output goes.
@@ -48,151 +79,348 @@ pub(super) enum Recipient {
     Ticket(Ticket),
 }
 
-impl Held {
-    /// An output that contains all its bytes.
-    pub(super) fn complete(decided_at: Lsn, output: Output) -> Self {
-        Self { number: 0, decided_at, output, leased: None, unread: Vec::new() }
+impl Recipient {
+    fn of(output: &Output) -> Self {
+        match output {
+            Output::Reply { ticket, .. } => Self::Ticket(*ticket),
+            Output::Deliver { consumer, .. } | Output::Closed { consumer, .. } => Self::Consumer(*consumer),
+        }
+    }
+}
+
+impl Unfilled {
+    /// The delivery of `message`, with its bytes if `find` has them in memory.
+    pub(super) fn delivery(
+        decided_at: Lsn,
+        output: Output,
+        leased: Leased,
+        message: Message,
+        find: impl FnMut(PayloadId) -> Option<Body>,
+    ) -> Self {
+        let mut delivery = Self { decided_at, waits_for: Lsn(0), output, leased: Some(leased), unread: Vec::new() };
+        delivery.add(Source::Message(message), 0, find);
+        delivery
     }
 
-    /// The delivery of `message`; its bytes are added if they are in the cache.
-    pub(super) fn delivery(decided_at: Lsn, output: Output, leased: Leased, message: Message) -> Self {
-        let unread = vec![Unread { message, slot: 0 }];
-        Self { number: 0, decided_at, output, leased: Some(leased), unread }
-    }
-
-    /// A peek at `messages`.
-    pub(super) fn peek(decided_at: Lsn, ticket: Ticket, messages: Vec<Message>) -> Self {
+    /// A peek at `messages`, with the bytes that `find` has in memory.
+    pub(super) fn peek(
+        decided_at: Lsn,
+        ticket: Ticket,
+        messages: Vec<Message>,
+        mut find: impl FnMut(PayloadId) -> Option<Body>,
+    ) -> Self {
         let peeked = |message: &Message| Peeked {
             offset: message.offset,
             produced_at: message.produced_at,
             body: Body::bare(&[], &[]),
         };
         let output = Output::Reply { ticket, result: Ok(Reply::Peeked(messages.iter().map(peeked).collect())) };
-        let unread = messages.into_iter().enumerate().map(|(slot, message)| Unread { message, slot }).collect();
-        Self { number: 0, decided_at, output, leased: None, unread }
+        let mut peek = Self { decided_at, waits_for: Lsn(0), output, leased: None, unread: Vec::new() };
+        for (slot, message) in messages.into_iter().enumerate() {
+            peek.add(Source::Message(message), slot, &mut find);
+        }
+        peek
     }
 
-    fn recipient(&self) -> Recipient {
-        match &self.output {
-            Output::Reply { ticket, .. } => Recipient::Ticket(*ticket),
-            Output::Deliver { consumer, .. } | Output::Closed { consumer, .. } => Recipient::Consumer(*consumer),
+    /// A reply of the idempotency store that repeats `results`, each with its place in the reply; with the bytes that
+    /// `find` has in memory.
+    pub(super) fn replay(
+        decided_at: Lsn,
+        output: Output,
+        results: Vec<(usize, PayloadRef)>,
+        mut find: impl FnMut(PayloadId) -> Option<Body>,
+    ) -> Self {
+        let mut replay = Self { decided_at, waits_for: Lsn(0), output, leased: None, unread: Vec::new() };
+        for (slot, payload) in results {
+            replay.add(Source::Result(payload), slot, &mut find);
+        }
+        replay
+    }
+
+    /// Adds bytes, or notes that they are lacking.
+    fn add(&mut self, of: Source, slot: usize, mut find: impl FnMut(PayloadId) -> Option<Body>) {
+        if put_lost(&mut self.output, slot, &of) {
+            return;
+        }
+        match find(of.payload()) {
+            Some(stored) => put(&mut self.output, slot, &of, &stored),
+            None => self.unread.push(Unread { of, slot }),
         }
     }
 
     /// Whether it lacks bytes.
-    pub(super) fn is_unread(&self) -> bool {
+    fn is_unread(&self) -> bool {
         !self.unread.is_empty()
     }
 
-    /// Adds the bytes that are in the cache.
-    pub(super) fn fill(&mut self, cache: &mut PayloadCache) {
-        self.fill_from(|payload| cache.get(payload));
-    }
-
-    fn fill_from(&mut self, mut find: impl FnMut(PayloadId) -> Option<Body>) {
+    /// Fills in what is left of the payloads of the records `lsns`.
+    fn lose(&mut self, lsns: &RangeInclusive<Lsn>, damage: &Text) {
         let output = &mut self.output;
-        self.unread.retain(|Unread { message, slot }| {
-            let Some(stored) = find(message.payload.id) else { return true };
-            let body = message.body(&stored);
-            match output {
-                Output::Deliver { delivery, .. } => delivery.body = body,
-                Output::Reply { result: Ok(Reply::Peeked(peeked)), .. } => peeked[*slot].body = body,
-                Output::Reply { .. } | Output::Closed { .. } => unreachable!("only deliveries and peeks have bytes"),
+        self.unread.retain_mut(|Unread { of, slot }| {
+            if !lsns.contains(&of.payload().lsn) {
+                return true;
+            }
+            match (of, &mut *output) {
+                (Source::Result(_), Output::Reply { result: Ok(Reply::Store(reply)), .. }) => {
+                    put_result(reply, *slot, None);
+                }
+                (Source::Result(_), output) => unreachable!("it repeats no result: {output:?}"),
+                (of @ Source::Message(_), output) => {
+                    if let Source::Message(message) = of {
+                        message.lose(damage);
+                    }
+                    put_lost(output, *slot, of);
+                }
             }
             false
         });
     }
+
+    /// Adds the bytes that are found.
+    fn fill(&mut self, mut find: impl FnMut(PayloadId) -> Option<Body>) {
+        let output = &mut self.output;
+        self.unread.retain(|Unread { of, slot }| match find(of.payload()) {
+            Some(stored) => {
+                put(output, *slot, of, &stored);
+                false
+            }
+            None => true,
+        });
+    }
+}
+
+/// Puts bytes into their place in an output.
+fn put(output: &mut Output, slot: usize, of: &Source, stored: &Body) {
+    match (output, of) {
+        (Output::Deliver { delivery, .. }, Source::Message(message)) => delivery.body = message.body(stored),
+        (Output::Reply { result: Ok(Reply::Peeked(peeked)), .. }, Source::Message(message)) => {
+            peeked[slot].body = message.body(stored);
+        }
+        (Output::Reply { result: Ok(Reply::Store(reply)), .. }, Source::Result(payload)) => {
+            let text = payload.fits(stored).then(|| String::from_utf8_lossy(stored.value()).into());
+            put_result(reply, slot, text);
+        }
+        (output, _) => unreachable!("it has no such bytes: {output:?}"),
+    }
+}
+
+/// Puts what is left of a message into its place in an output; false if its payload is not lost.
+fn put_lost(output: &mut Output, slot: usize, of: &Source) -> bool {
+    let Source::Message(message) = of else { return false };
+    let Some(body) = message.body_without_payload() else { return false };
+    match output {
+        Output::Deliver { delivery, .. } => delivery.body = body,
+        Output::Reply { result: Ok(Reply::Peeked(peeked)), .. } => peeked[slot].body = body,
+        output => unreachable!("it has no message: {output:?}"),
+    }
+    true
+}
+
+/// Puts a result into its place in a reply; without a `text` it is lost.
+fn put_result(reply: &mut StoreReply, slot: usize, text: Option<Arc<str>>) {
+    let (result, result_lost) = match reply {
+        StoreReply::Replay { outcome, result_lost } => (&mut outcome.result, result_lost),
+        StoreReply::Effect(found) => (&mut found.result, &mut found.result_lost),
+        StoreReply::Listed(page) => {
+            let (_, found) = &mut page.effects[slot];
+            (&mut found.result, &mut found.result_lost)
+        }
+        StoreReply::Execute { .. } | StoreReply::Retryable { .. } | StoreReply::Renewed { .. } => {
+            unreachable!("it repeats no result: {reply:?}")
+        }
+    };
+    (*result_lost, *result) = (text.is_none(), text);
+}
+
+/// An output that lacked bytes when it was decided, or that comes behind such a one of the same recipient.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    number: u64,
+    unfilled: Unfilled,
+}
+
+impl Waiting {
+    /// Of a delivery.
+    pub(super) fn leased(&self) -> Option<Leased> {
+        self.unfilled.leased
+    }
+
+    /// Of a delivery.
+    pub(super) fn delivered(&self) -> Option<(ConsumerId, LeaseToken)> {
+        match &self.unfilled.output {
+            Output::Deliver { consumer, delivery } => Some((*consumer, delivery.token)),
+            Output::Reply { .. } | Output::Closed { .. } => None,
+        }
+    }
+
+    /// The last record when it was decided.
+    pub(super) fn decided_at(&self) -> Lsn {
+        self.unfilled.decided_at
+    }
+}
+
+/// The waiting outputs of a recipient.
+#[derive(Clone, Debug, Default)]
+struct Queue {
+    /// How many are not known to be synced; they come behind the others.
+    unsynced: usize,
+    /// The synced ones, in the order of the decisions.
+    synced: VecDeque<Waiting>,
 }
 
 /// The held outputs of a broker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outputs {
-    /// Outputs whose records may not be synced yet, in the order of the decisions.
-    pub(super) held: VecDeque<Held>,
-    /// The held ones that lack bytes.
-    held_unread: usize,
-    /// Outputs that wait for bytes, theirs or those of an earlier output.
-    waiting: BTreeMap<Recipient, VecDeque<Held>>,
-    /// The payloads that waiting outputs lack, and for whom.
+    /// Outputs that wait for nothing but their records, in the order of the decisions.
+    held: VecDeque<Held>,
+    /// Outputs that may wait for bytes, theirs or those of an earlier output, and whose records may not be synced
+    /// yet; in the order of the decisions.
+    unsynced: VecDeque<Waiting>,
+    /// The recipients of outputs that may wait for bytes.
+    queues: BTreeMap<Recipient, Queue>,
+    /// The payloads that synced outputs lack, and for whom.
     wanted: BTreeMap<PayloadId, BTreeSet<Recipient>>,
     /// Outputs that have waited and may leave, by number.
     ready: BTreeMap<u64, Output>,
     next_number: u64,
     /// The tokens of held deliveries that were withdrawn and must not leave.
-    pub(super) withdrawn: BTreeSet<LeaseToken>,
+    withdrawn: BTreeSet<LeaseToken>,
+    /// The recipients of outputs that wait for the records of lost payloads.
+    lost: BTreeSet<Recipient>,
+}
+
+/// A delivery that was dropped, since its payload is lost.
+pub(super) struct Dropped {
+    pub(super) consumer: ConsumerId,
+    pub(super) token: LeaseToken,
+    pub(super) leased: Leased,
+    /// The last record when it was decided.
+    pub(super) decided_at: Lsn,
 }
 
 impl Outputs {
     /// The number of outputs that are held or not polled yet.
     pub(super) fn len(&self) -> usize {
-        self.held.len() + self.waiting.values().map(VecDeque::len).sum::<usize>() + self.ready.len()
+        let waiting = self.queues.values().map(|queue| queue.synced.len()).sum::<usize>();
+        self.held.len() + self.unsynced.len() + waiting + self.ready.len()
     }
 
-    /// Everything that affects later calls.
+    /// Everything that affects later calls. Numbers count by their order alone.
     pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        let Self { held, held_unread: _, waiting, wanted, ready, next_number: _, withdrawn } = self;
-        for Held { number: _, decided_at, output, leased, unread } in held.iter().chain(waiting.values().flatten()) {
-            write!(out, "{decided_at:?} {output:?} {leased:?} {unread:?} ")?;
+        let Self { held, unsynced, queues, wanted, ready, next_number: _, withdrawn, lost } = self;
+        let mut all: Vec<(u64, &Output, Option<Lsn>, Option<&Unfilled>)> = Vec::new();
+        all.extend(held.iter().map(|held| (held.number, &held.output, Some(held.decided_at), None)));
+        for Waiting { number, unfilled } in unsynced.iter().chain(queues.values().flat_map(|queue| &queue.synced)) {
+            all.push((*number, &unfilled.output, Some(unfilled.decided_at), Some(unfilled)));
         }
-        write!(out, "{wanted:?} {:?} {withdrawn:?} ", ready.values())
+        all.extend(ready.iter().map(|(number, output)| (*number, output, None, None)));
+        all.sort_unstable_by_key(|(number, ..)| *number);
+        for (_, output, decided_at, unfilled) in all {
+            let waits = unfilled.map(|Unfilled { leased, unread, waits_for, .. }| (leased, unread, waits_for));
+            write!(out, "{decided_at:?} {output:?} {waits:?} ")?;
+        }
+        write!(out, "{wanted:?} {withdrawn:?} {lost:?} ")
     }
 
-    pub(super) fn hold(&mut self, mut held: Held) {
-        held.number = self.next_number;
+    /// Holds an output that contains all its bytes.
+    pub(super) fn hold(&mut self, decided_at: Lsn, output: Output) {
+        if !self.queues.is_empty() {
+            return self.hold_unfilled(Unfilled {
+                decided_at,
+                waits_for: Lsn(0),
+                output,
+                leased: None,
+                unread: Vec::new(),
+            });
+        }
+        let number = self.take_number();
+        self.held.push_back(Held { number, decided_at, output });
+    }
+
+    /// Holds an output that may lack bytes.
+    pub(super) fn hold_unfilled(&mut self, unfilled: Unfilled) {
+        let number = self.take_number();
+        let recipient = Recipient::of(&unfilled.output);
+        if !unfilled.is_unread() && (self.queues.is_empty() || !self.queues.contains_key(&recipient)) {
+            let Unfilled { decided_at, output, .. } = unfilled;
+            return self.held.push_back(Held { number, decided_at, output });
+        }
+        self.queues.entry(recipient).or_default().unsynced += 1;
+        self.unsynced.push_back(Waiting { number, unfilled });
+    }
+
+    fn take_number(&mut self) -> u64 {
         self.next_number += 1;
-        self.held_unread += usize::from(held.is_unread());
-        self.held.push_back(held);
+        self.next_number
     }
 
-    /// The next output that has waited, if no held one that was decided before it may leave.
-    pub(super) fn pop_ready(&mut self, may_leave: impl FnOnce(&Held) -> bool) -> Option<Output> {
-        let (number, _) = self.ready.first_key_value()?;
-        let is_behind = self.held.front().is_some_and(|held| held.number < *number && may_leave(held));
-        if is_behind { None } else { self.ready.pop_first().map(|(_, output)| output) }
+    /// The next output that may leave: `is_releasable` says it of one that contains its bytes, by the last record when
+    /// it was decided.
+    pub(super) fn pop(&mut self, is_releasable: impl Fn(&Output, Lsn) -> bool) -> Option<Output> {
+        loop {
+            let front = self.held.front().filter(|held| is_releasable(&held.output, held.decided_at));
+            if let Some(ready) = self.ready.first_entry()
+                && front.is_none_or(|held| *ready.key() < held.number)
+            {
+                return Some(ready.remove());
+            }
+            front?;
+            let Held { output, .. } = self.held.pop_front()?;
+            if !self.forget_withdrawn(&output) {
+                return Some(output);
+            }
+        }
     }
 
-    /// Whether the output is a withdrawn delivery.
-    pub(super) fn is_withdrawn(&mut self, output: &Output) -> bool {
+    /// The delivery with this token must not leave.
+    pub(super) fn withdraw(&mut self, token: LeaseToken) {
+        self.withdrawn.insert(token);
+    }
+
+    /// Whether the output is a withdrawn delivery. It is not remembered any more: the output is dropped.
+    fn forget_withdrawn(&mut self, output: &Output) -> bool {
         !self.withdrawn.is_empty()
             && matches!(output, Output::Deliver { delivery, .. } if self.withdrawn.remove(&delivery.token))
     }
 
-    /// Whether some output that is synced may have to wait for bytes.
-    pub(super) fn may_wait(&self) -> bool {
-        self.held_unread > 0 || !self.waiting.is_empty()
+    /// Whether some output may have to wait for bytes once it is synced through `durable`.
+    pub(super) fn may_wait(&self, durable: Lsn) -> bool {
+        self.unsynced.front().is_some_and(|waiting| waiting.unfilled.decided_at <= durable)
     }
 
     /// Sets the synced outputs aside that have to wait for bytes, after adding what is in the cache, and returns the
     /// messages of the deliveries among them, each with the last record when it was decided.
     pub(super) fn set_aside(&mut self, durable: Lsn, cache: &mut PayloadCache) -> Vec<(MessageRef, Lsn)> {
         let mut leases = Vec::new();
-        let mut rest = VecDeque::with_capacity(self.held.len());
-        for mut held in std::mem::take(&mut self.held) {
-            if held.decided_at > durable {
-                rest.push_back(held);
-                continue;
+        while self.may_wait(durable)
+            && let Some(mut waiting) = self.unsynced.pop_front()
+        {
+            let recipient = Recipient::of(&waiting.unfilled.output);
+            let is_withdrawn = self.forget_withdrawn(&waiting.unfilled.output);
+            let queue = self.queues.get_mut(&recipient).expect("every waiting output is counted");
+            queue.unsynced -= 1;
+            if !is_withdrawn {
+                waiting.unfilled.fill(|payload| cache.get(payload));
+                if !waiting.unfilled.is_unread() && queue.synced.is_empty() {
+                    self.ready.insert(waiting.number, waiting.unfilled.output);
+                } else {
+                    let Unfilled { decided_at, leased, unread, .. } = &waiting.unfilled;
+                    leases.extend(leased.map(|leased| (leased.message_ref, *decided_at)));
+                    for unread in unread {
+                        self.wanted.entry(unread.of.payload()).or_default().insert(recipient);
+                    }
+                    queue.synced.push_back(waiting);
+                }
             }
-            if held.is_unread() {
-                held.fill(cache);
-                self.held_unread -= usize::from(!held.is_unread());
-            }
-            let recipient = held.recipient();
-            if !held.is_unread() && !self.waiting.contains_key(&recipient) {
-                rest.push_back(held);
-                continue;
-            }
-            self.held_unread -= usize::from(held.is_unread());
-            if self.is_withdrawn(&held.output) {
-                continue;
-            }
-            leases.extend(held.leased.map(|leased| (leased.message_ref, held.decided_at)));
-            for unread in &held.unread {
-                self.wanted.entry(unread.message.payload.id).or_default().insert(recipient);
-            }
-            self.waiting.entry(recipient).or_default().push_back(held);
+            self.drop_if_empty(recipient);
         }
-        self.held = rest;
         leases
+    }
+
+    fn drop_if_empty(&mut self, recipient: Recipient) {
+        if self.queues.get(&recipient).is_some_and(|queue| queue.unsynced == 0 && queue.synced.is_empty()) {
+            self.queues.remove(&recipient);
+        }
     }
 
     /// The payloads that waiting outputs lack, in the order of the log.
@@ -200,85 +428,163 @@ impl Outputs {
         self.wanted.keys().copied()
     }
 
+    /// The payloads that outputs lack which are not synced yet.
+    pub(super) fn unsynced_payloads(&self) -> impl Iterator<Item = PayloadId> {
+        self.unsynced.iter().flat_map(|waiting| &waiting.unfilled.unread).map(|unread| unread.of.payload())
+    }
+
     /// Adds bytes to the outputs that lack them and returns the recipients for whom an output may leave now.
     pub(super) fn fill(&mut self, payload: PayloadId, body: &Body) -> BTreeSet<Recipient> {
         let recipients = self.wanted.remove(&payload).unwrap_or_default();
         for recipient in &recipients {
-            for held in self.waiting.get_mut(recipient).into_iter().flatten() {
-                held.fill_from(|wanted| (wanted == payload).then(|| body.clone()));
+            for waiting in self.queues.get_mut(recipient).into_iter().flat_map(|queue| &mut queue.synced) {
+                waiting.unfilled.fill(|wanted| (wanted == payload).then(|| body.clone()));
             }
         }
         recipients
     }
 
-    /// Gives a payload up: drops the deliveries that lack it and leaves it out of peeks. Returns the recipients for
-    /// whom an output may leave now, and the consumers of dropped deliveries.
-    pub(super) fn give_up(&mut self, payload: PayloadId) -> (BTreeSet<Recipient>, Vec<ConsumerId>) {
-        let recipients = self.wanted.remove(&payload).unwrap_or_default();
-        let mut dropped = Vec::new();
+    /// Adds bytes to the outputs that lack them and are not synced yet.
+    pub(super) fn fill_unsynced(&mut self, mut find: impl FnMut(PayloadId) -> Option<Body>) {
+        for waiting in self.unsynced.iter_mut().filter(|waiting| waiting.unfilled.is_unread()) {
+            waiting.unfilled.fill(&mut find);
+        }
+    }
+
+    /// Payloads of the records `lsns` are lost, as the record `decided_at` says: fills in what is left of them, and
+    /// drops the deliveries of messages that are `dead_lettered` for it. Returns those that were not withdrawn.
+    pub(super) fn lose(
+        &mut self,
+        lsns: &RangeInclusive<Lsn>,
+        damage: &Text,
+        decided_at: Lsn,
+        dead_lettered: impl Fn(&MessageRef) -> bool,
+    ) -> Vec<Dropped> {
+        let first = PayloadId { lsn: *lsns.start(), part: 0 };
+        let last = PayloadId { lsn: *lsns.end(), part: u32::MAX };
+        let lost: Vec<_> = self.wanted.range(first..=last).map(|(payload, _)| *payload).collect();
+        let recipients: BTreeSet<_> = lost.iter().flat_map(|payload| self.wanted.remove(payload)).flatten().collect();
+        let (withdrawn, mut dropped) = (&mut self.withdrawn, Vec::new());
         for recipient in &recipients {
-            let Some(waiting) = self.waiting.get_mut(recipient) else { continue };
-            waiting.retain_mut(|held| {
-                if !held.unread.iter().any(|unread| unread.message.payload.id == payload) {
+            let Some(queue) = self.queues.get_mut(recipient) else { continue };
+            queue.synced.retain_mut(|Waiting { unfilled, .. }| {
+                if !unfilled.unread.iter().any(|unread| lsns.contains(&unread.of.payload().lsn)) {
                     return true;
                 }
-                match &mut held.output {
-                    Output::Deliver { consumer, .. } => {
-                        dropped.push(*consumer);
+                if let (Output::Deliver { consumer, delivery }, Some(leased)) = (&unfilled.output, unfilled.leased)
+                    && dead_lettered(&leased.message_ref)
+                {
+                    let (consumer, token, decided_at) = (*consumer, delivery.token, unfilled.decided_at);
+                    let is_withdrawn = withdrawn.remove(&token);
+                    dropped.extend((!is_withdrawn).then_some(Dropped { consumer, token, leased, decided_at }));
+                    return false;
+                }
+                unfilled.lose(lsns, damage);
+                unfilled.waits_for = decided_at;
+                true
+            });
+        }
+        recipients.iter().for_each(|recipient| self.drop_if_empty(*recipient));
+        self.lost.extend(recipients);
+        dropped
+    }
+
+    /// The recipients of outputs that lacked lost payloads.
+    pub(super) fn take_lost(&mut self) -> BTreeSet<Recipient> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Gives a payload up: drops the deliveries that lack it, leaves it out of peeks and says in replies that repeat
+    /// a result that it is lost. Returns the recipients for whom an output may leave now, and the consumers of dropped
+    /// deliveries that were not withdrawn.
+    pub(super) fn give_up(&mut self, payload: PayloadId) -> (BTreeSet<Recipient>, Vec<ConsumerId>) {
+        let recipients = self.wanted.remove(&payload).unwrap_or_default();
+        let (withdrawn, mut dropped) = (&mut self.withdrawn, Vec::new());
+        for recipient in &recipients {
+            let Some(queue) = self.queues.get_mut(recipient) else { continue };
+            queue.synced.retain_mut(|Waiting { unfilled, .. }| {
+                if !unfilled.unread.iter().any(|unread| unread.of.payload() == payload) {
+                    return true;
+                }
+                match &mut unfilled.output {
+                    Output::Deliver { consumer, delivery } => {
+                        let is_withdrawn = withdrawn.remove(&delivery.token);
+                        dropped.extend((!is_withdrawn).then_some(*consumer));
                         return false;
                     }
                     Output::Reply { result: Ok(Reply::Peeked(peeked)), .. } => {
-                        leave_out(peeked, &mut held.unread, payload);
+                        leave_out(peeked, &mut unfilled.unread, payload);
+                    }
+                    Output::Reply { result: Ok(Reply::Store(reply)), .. } => {
+                        for lost in unfilled.unread.extract_if(.., |unread| unread.of.payload() == payload) {
+                            put_result(reply, lost.slot, None);
+                        }
                     }
                     Output::Reply { .. } | Output::Closed { .. } => {}
                 }
                 true
             });
-            if waiting.is_empty() {
-                self.waiting.remove(recipient);
-            }
         }
+        recipients.iter().for_each(|recipient| self.drop_if_empty(*recipient));
         (recipients, dropped)
     }
 
-    /// The next output of a recipient that waits for nothing any more.
-    pub(super) fn next_filled(&mut self, recipient: Recipient) -> Option<Held> {
-        let waiting = self.waiting.get_mut(&recipient)?;
-        let filled = if waiting.front()?.is_unread() { None } else { waiting.pop_front() };
-        if waiting.is_empty() {
-            self.waiting.remove(&recipient);
-        }
+    /// The next output of a recipient that is synced and waits for nothing any more, unless it was withdrawn; the log
+    /// is synced through `durable`.
+    pub(super) fn next_filled(&mut self, recipient: Recipient, durable: Lsn) -> Option<Waiting> {
+        let filled = loop {
+            let queue = self.queues.get_mut(&recipient)?;
+            if queue.synced.front().is_some_and(|waiting| waiting.unfilled.waits_for > durable) {
+                self.lost.insert(recipient);
+                break None;
+            }
+            if queue.synced.front().is_none_or(|waiting| waiting.unfilled.is_unread()) {
+                break None;
+            }
+            match queue.synced.pop_front() {
+                Some(waiting) if self.forget_withdrawn(&waiting.unfilled.output) => {}
+                filled => break filled,
+            }
+        };
+        self.drop_if_empty(recipient);
         filled
     }
 
-    pub(super) fn make_ready(&mut self, held: Held) {
-        self.ready.insert(held.number, held.output);
+    pub(super) fn make_ready(&mut self, waiting: Waiting) {
+        self.ready.insert(waiting.number, waiting.unfilled.output);
     }
 
     /// The log has failed: replies that did not leave become refusals, deliveries are dropped. What is synced and
     /// complete still leaves.
     pub(super) fn fail(&mut self, durable: Lsn) {
         self.wanted.clear();
-        self.held_unread = 0;
-        let waiting = std::mem::take(&mut self.waiting).into_values().flatten();
-        let refused = |output| match output {
-            Output::Reply { ticket, .. } => {
-                let output = Output::Reply { ticket, result: Err(Refusal::LogFailed) };
-                Some(Held::complete(Lsn(0), output))
+        let synced = std::mem::take(&mut self.queues).into_values().flat_map(|queue| queue.synced);
+        let waiting = synced.chain(std::mem::take(&mut self.unsynced));
+        let mut refused: Vec<_> = waiting.map(|Waiting { number, unfilled }| (number, unfilled.output)).collect();
+        for held in std::mem::take(&mut self.held) {
+            match held.decided_at <= durable {
+                true => self.held.push_back(held),
+                false => refused.push((held.number, held.output)),
             }
-            Output::Deliver { .. } | Output::Closed { .. } => None,
-        };
-        let waiting: Vec<_> = waiting.filter_map(|held| refused(held.output)).collect();
-        let held = std::mem::take(&mut self.held).into_iter();
-        let may_leave = |held: &Held| held.decided_at <= durable && !held.is_unread();
-        let held = held.filter_map(|held| if may_leave(&held) { Some(held) } else { refused(held.output) });
-        self.held = waiting.into_iter().chain(held).collect();
+        }
+        refused.sort_unstable_by_key(|(number, _)| *number);
+        for (number, output) in refused {
+            match output {
+                Output::Reply { ticket, .. } => {
+                    let output = Output::Reply { ticket, result: Err(Refusal::LogFailed) };
+                    self.held.push_back(Held { number, decided_at: Lsn(0), output });
+                }
+                Output::Deliver { delivery, .. } => drop(self.withdrawn.remove(&delivery.token)),
+                Output::Closed { .. } => {}
+            }
+        }
+        self.held.make_contiguous().sort_unstable_by_key(|held| held.number);
     }
 }
 
 /// Leaves the messages with a payload out of a peek.
 fn leave_out(peeked: &mut Vec<Peeked>, unread: &mut Vec<Unread>, payload: PayloadId) {
-    while let Some(at) = unread.iter().position(|unread| unread.message.payload.id == payload) {
+    while let Some(at) = unread.iter().position(|unread| unread.of.payload() == payload) {
         let slot = unread.remove(at).slot;
         peeked.remove(slot);
         for later in unread.iter_mut().filter(|later| later.slot > slot) {
@@ -286,3 +592,6 @@ fn leave_out(peeked: &mut Vec<Peeked>, unread: &mut Vec<Unread>, payload: Payloa
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

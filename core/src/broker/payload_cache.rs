@@ -131,17 +131,26 @@ impl PayloadCache {
         }
     }
 
-    /// Adds a payload that was just appended to the log.
-    pub(super) fn insert_written(&mut self, payload: PayloadId, body: Body) {
+    /// Adds a payload that was just appended to the log. No group takes a result: it does not keep its block.
+    pub(super) fn insert_written(&mut self, payload: PayloadId, body: Body, is_result: bool) {
         let id = *self.open.get_or_insert_with(|| {
             let id = self.next_block;
             self.next_block.0 += 1;
             id
         });
-        self.add(id, payload, body);
+        self.add(id, payload, body, is_result);
         if self.blocks[&id].bytes >= BLOCK_BYTES.min(self.bytes_max / 16) {
             self.seal();
         }
+    }
+
+    /// Adds a payload that was just written again. Nothing waits for it, so it goes first once it is synced.
+    pub(super) fn insert_relocated(&mut self, payload: PayloadId, body: Body) {
+        let id = self.next_block;
+        self.next_block.0 += 1;
+        self.add(id, payload, body, true);
+        self.used_up_bytes += self.blocks[&id].bytes;
+        self.used_up.push_back(id);
     }
 
     /// Ends the block that is being written.
@@ -170,7 +179,7 @@ impl PayloadCache {
         self.next_block.0 += 1;
         for (payload, body) in payloads {
             if !self.entries.contains_key(&payload) {
-                self.add(id, payload, body);
+                self.add(id, payload, body, false);
             }
         }
         if self.blocks.contains_key(&id) {
@@ -178,14 +187,14 @@ impl PayloadCache {
         }
     }
 
-    fn add(&mut self, id: BlockId, payload: PayloadId, body: Body) {
+    fn add(&mut self, id: BlockId, payload: PayloadId, body: Body, is_used_up: bool) {
         let bytes = body.encoded_len() + ENTRY_OVERHEAD;
         let block = self.blocks.entry(id).or_default();
         block.payloads.push(payload);
         block.bytes += bytes;
-        block.untaken += 1;
+        block.untaken += usize::from(!is_used_up);
         self.bytes += bytes;
-        self.entries.insert(payload, Entry { body, block: id, taken: 0, is_used_up: false });
+        self.entries.insert(payload, Entry { body, block: id, taken: 0, is_used_up });
     }
 
     /// Evicts blocks until the cache is within its bound, or nothing else may go: the log is synced through `durable`.

@@ -1,15 +1,15 @@
-//! Outputs and the bytes of their messages.
+//! Outputs and the bytes of their messages and results.
 
 use std::collections::BTreeSet;
 
-use super::outputs::{Held, Leased, Recipient};
+use super::outputs::{Leased, Recipient, Unfilled, Waiting};
 use super::{Broker, LogSink};
-use crate::command::Command;
+use crate::command::{Command, StoreCommand};
 use crate::faults::Faults;
 use crate::record::Record;
-use crate::reply::{Delivery, Output};
+use crate::reply::{Delivery, Output, Reply, StoreReply};
 use crate::state::{Message, Topic};
-use crate::types::{Body, ConsumerId, Lsn, Now, PayloadId, Ticket};
+use crate::types::{Body, ConsumerId, Effect, Lsn, Now, PayloadId, Ticket};
 
 impl<F: Faults> Broker<F> {
     /// Executes a command and holds its reply.
@@ -17,15 +17,47 @@ impl<F: Faults> Broker<F> {
         let result = match command {
             Command::Peek(peek) => match self.peeked(&peek) {
                 Ok(messages) => {
-                    let mut held = Held::peek(self.appended, ticket, messages);
-                    held.fill(&mut self.payloads);
-                    return self.outputs.hold(held);
+                    let find = |payload| self.faults.payload_found(self.payloads.get(payload));
+                    let peek = Unfilled::peek(self.appended, ticket, messages, find);
+                    return self.outputs.hold_unfilled(peek);
                 }
+                Err(refusal) => Err(refusal),
+            },
+            Command::Store(command) => match self.execute_store(&command, log) {
+                Ok(reply) => return self.hold_store_reply(ticket, &command, reply),
                 Err(refusal) => Err(refusal),
             },
             command => self.execute(command, log),
         };
         self.hold(Output::Reply { ticket, result });
+    }
+
+    /// Holds a reply of the idempotency store; results that it repeats are added if they are in the cache.
+    fn hold_store_reply(&mut self, ticket: Ticket, command: &StoreCommand, reply: Reply) {
+        let result = |effect: &Effect| effect.result.as_ref().and_then(|result| result.payload_ref());
+        let results: Vec<_> = match (&reply, command) {
+            (Reply::Store(StoreReply::Replay { .. }), StoreCommand::Begin(begin)) => {
+                let replayed = self.state.store().get(&begin.identity).and_then(result);
+                replayed.map(|payload| (0, payload)).into_iter().collect()
+            }
+            (Reply::Store(StoreReply::Effect(found)), _) => {
+                result(&found.effect).map(|payload| (0, payload)).into_iter().collect()
+            }
+            (Reply::Store(StoreReply::Listed(page)), _) => {
+                let results = page.effects.iter().enumerate();
+                results.filter_map(|(slot, (_, found))| Some((slot, result(&found.effect)?))).collect()
+            }
+            _ => Vec::new(),
+        };
+        let output = Output::Reply { ticket, result: Ok(reply) };
+        match results.is_empty() {
+            true => self.hold(output),
+            false => {
+                let find = |payload| self.faults.payload_found(self.payloads.get(payload));
+                let replay = Unfilled::replay(self.appended, output, results, find);
+                self.outputs.hold_unfilled(replay);
+            }
+        }
     }
 
     /// Holds a delivery that was just recorded.
@@ -38,15 +70,16 @@ impl<F: Faults> Broker<F> {
     ) {
         let groups = self.state.topic(leased.message_ref.topic).map_or(0, Topic::group_count);
         let payload = message.payload.id;
-        let mut held = Held::delivery(self.appended, Output::Deliver { consumer, delivery }, leased, message);
-        held.fill(&mut self.payloads);
+        let output = Output::Deliver { consumer, delivery };
+        let find = |payload| self.faults.payload_found(self.payloads.get(payload));
+        let delivery = Unfilled::delivery(self.appended, output, leased, message, find);
         self.payloads.taken(payload, groups);
-        self.outputs.hold(held);
+        self.outputs.hold_unfilled(delivery);
     }
 
     /// Sets the synced outputs aside that have to wait for bytes; their leases begin when they leave.
     pub(super) fn set_unread_aside(&mut self) {
-        if self.outputs.may_wait() {
+        if self.outputs.may_wait(self.durable) {
             for (message_ref, decided_at) in self.outputs.set_aside(self.durable, &mut self.payloads) {
                 self.index.await_bytes(&message_ref, decided_at);
             }
@@ -65,42 +98,42 @@ impl<F: Faults> Broker<F> {
             return;
         }
         self.now = self.now.max(self.time_at(now.into().mono));
+        self.fill_outputs(records);
+        let is_live = |lsn: Lsn, part, record: &Record| {
+            !self.state.referrers_of(PayloadId { lsn, part }, &record.event).is_empty()
+        };
         let mut payloads = Vec::new();
         for (lsn, record) in records {
-            for (part, body) in record.event.bodies() {
-                payloads.push((PayloadId { lsn: *lsn, part }, body.clone()));
-            }
+            let live = record.event.bodies().filter(|(part, _)| is_live(*lsn, *part, record));
+            let read = live.map(|(part, body)| (part, self.faults.read_body(&record.event, body)));
+            payloads.extend(read.map(|(part, body)| (PayloadId { lsn: *lsn, part }, body)));
         }
+        self.payloads.insert_read(payloads);
+        self.payloads.evict(self.faults.evicts_through(self.durable, self.appended));
+    }
+
+    /// Adds the payloads of `records` to the outputs that wait for them.
+    pub(super) fn fill_outputs(&mut self, records: &[(Lsn, Record)]) {
         let mut recipients = BTreeSet::new();
-        for (payload, body) in &payloads {
-            recipients.append(&mut self.outputs.fill(*payload, body));
+        for (lsn, record) in records {
+            for (part, body) in record.event.bodies() {
+                let body = self.faults.read_body(&record.event, body);
+                recipients.extend(self.outputs.fill(PayloadId { lsn: *lsn, part }, &body));
+            }
         }
         self.release_filled(recipients);
-        payloads.retain(|(payload, _)| self.is_live(*payload, records));
-        self.payloads.insert_read(payloads);
-        self.payloads.evict(self.durable);
     }
 
-    fn release_filled(&mut self, recipients: BTreeSet<Recipient>) {
+    pub(super) fn release_filled(&mut self, recipients: BTreeSet<Recipient>) {
         for recipient in recipients {
-            while let Some(held) = self.outputs.next_filled(recipient) {
-                self.leave(held);
+            while let Some(waiting) = self.outputs.next_filled(recipient, self.durable) {
+                self.leave(waiting);
             }
         }
-    }
-
-    /// Whether a message refers to a payload of `records`.
-    fn is_live(&self, payload: PayloadId, records: &[(Lsn, Record)]) -> bool {
-        let at = records.binary_search_by_key(&payload.lsn, |(lsn, _)| *lsn);
-        let made = at.ok().and_then(|at| records[at].1.event.stored_by(payload.part));
-        let message = made.and_then(|(topic, partition, offset)| {
-            self.state.topic(topic)?.partition(partition)?.find(offset).map(|(_, message)| message)
-        });
-        message.is_some_and(|message| message.payload.id == payload) || self.state.has_other_referrer(payload)
     }
 
     /// Nothing refers to a payload any more, and its segment is removed. Outputs leave without it: a delivery is
-    /// dropped, a peek leaves the message out.
+    /// dropped, a peek leaves the message out, a reply that repeats a result says that it is lost.
     pub fn on_gone(&mut self, payload: PayloadId) {
         let (recipients, dropped) = self.outputs.give_up(payload);
         for consumer in dropped {
@@ -114,15 +147,23 @@ impl<F: Faults> Broker<F> {
         self.state.sweep_referrers();
     }
 
-    /// An output leaves after it waited, unless it was withdrawn meanwhile. The lease of a delivery begins to run.
-    fn leave(&mut self, held: Held) {
-        if self.outputs.is_withdrawn(&held.output) {
-            return;
+    /// An output leaves after it waited. The lease of a delivery begins to run. A delivery whose lease has ended is
+    /// dropped instead: by a purge, a seek, an answer without a token.
+    fn leave(&mut self, waiting: Waiting) {
+        if let (Some(Leased { message_ref, lease }), Some((consumer, token))) = (waiting.leased(), waiting.delivered())
+        {
+            let newest = self.state.delivery(&message_ref).filter(|newest| newest.leased_until().is_some());
+            if newest.is_none_or(|newest| newest.token != token) {
+                return self.index.not_delivered(consumer);
+            }
+            self.index.release_read(&message_ref, waiting.decided_at(), self.now.after(lease));
         }
-        if let Some(Leased { message_ref, lease }) = held.leased {
-            self.index.release_read(&message_ref, held.decided_at, self.now.after(lease));
-        }
-        self.outputs.make_ready(held);
+        self.outputs.make_ready(waiting);
+    }
+
+    /// The payloads that outputs lack which are not synced yet. For a simulator: cleaning adds their bytes.
+    pub fn unsynced_payloads(&self) -> impl Iterator<Item = PayloadId> {
+        self.outputs.unsynced_payloads()
     }
 
     /// The bytes of a payload, if they are in memory. For a simulator, which knows payloads as they are written.

@@ -2,7 +2,7 @@
 
 use super::fields::{put_scope, scope};
 use crate::types::metadata::{origin, policy, put_origin, put_policy};
-use crate::types::{DecisionFields, IdentityKey, Offset, Priority, RedriveOrigin, Timestamp};
+use crate::types::{DecisionFields, IdentityKey, Offset, Priority, RedriveOrigin, Text, Timestamp};
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
 const IDENTITY: u8 = 1;
@@ -14,10 +14,11 @@ const DELIVER_AT: u8 = 6;
 const DELAYED_UNTIL: u8 = 7;
 const DEAD_LETTER: u8 = 8;
 const REDRIVE: u8 = 9;
+const LOST: u8 = 10;
 
 pub(super) fn put(out: &mut Vec<u8>, fields: &DecisionFields) {
     let DecisionFields { identity, requested, deadline, retry_policy, priority, .. } = fields;
-    let DecisionFields { deliver_at, delayed_until, dead_letter, redrive, .. } = fields;
+    let DecisionFields { deliver_at, delayed_until, dead_letter, redrive, lost, .. } = fields;
     if let Some(identity) = identity {
         let (tenant, key) = identity.parts();
         out.push(IDENTITY);
@@ -45,6 +46,10 @@ pub(super) fn put(out: &mut Vec<u8>, fields: &DecisionFields) {
     if let Some(RedriveOrigin { count, dead_letter_offset, original_offset }) = *redrive {
         out.push(REDRIVE);
         put_varints(out, [u64::from(count), dead_letter_offset.0, original_offset.0]);
+    }
+    if let Some(damage) = lost {
+        out.push(LOST);
+        put_bytes(out, damage.as_bytes());
     }
 }
 
@@ -77,6 +82,7 @@ pub(super) fn read(from: &mut Reader<'_>) -> Result<DecisionFields, Malformed> {
                     original_offset: Offset(from.varint()?),
                 });
             }
+            LOST => fields.lost = Some(Text::from(from.text()?)),
             _ => return Err(Malformed("unknown decision field")),
         }
     }

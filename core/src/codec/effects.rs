@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use super::fields::*;
-use crate::record::{Completed, DeadLetterSlot, EffectBegun, EffectConclusion, EffectDeadLettered, Produced, Stored};
+use crate::record::{
+    Completed, DeadLetterSlot, EffectBegun, EffectConclusion, EffectDeadLettered, Produced, StepResult, Stored,
+};
 use crate::types::Body;
 use crate::types::StepOutput;
 use crate::types::identity::tag;
 use crate::types::names::*;
 use crate::types::{
-    Completion, Details, Effect, EffectNamespace, EffectStatus, Identity, Lifetime, Outcome, Pin, Scope,
+    Completion, Details, Effect, EffectNamespace, EffectStatus, Identity, IdentityKey, Lifetime, Lsn, Outcome,
+    PayloadId, Pin, ResultHash, Scope, StoredResult,
 };
 use crate::types::{Millis, Offset, OwnerName, PartitionId, Position, Text, Timestamp, TopicId, TopicName};
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
@@ -129,7 +132,15 @@ pub(super) fn put_effect(out: &mut Vec<u8>, effect: &Effect) {
     }
     put_varint(out, effect.lease_until.0);
     put_text(out, effect.owner.as_ref().map(OwnerName::as_str));
-    put_text(out, effect.result.as_deref());
+    match &effect.result {
+        None => out.push(0),
+        Some(result) => {
+            out.push(if result.payload.is_some() { 1 } else { 2 });
+            result.payload.iter().for_each(|id| put_varints(out, [id.lsn.0, u64::from(id.part)]));
+            put_varint(out, u64::from(result.len));
+            out.extend_from_slice(&result.hash.0);
+        }
+    }
     match &effect.details {
         None => out.push(0),
         Some(details) => {
@@ -169,7 +180,7 @@ pub(super) fn effect(from: &mut Reader<'_>) -> Result<Effect, Malformed> {
         },
         lease_until: Timestamp(from.varint()?),
         owner: text(from)?.map(|text: Text| owner_name(&text)).transpose()?,
-        result: text(from)?.map(|text: Text| Arc::from(text)),
+        result: stored_result(from)?.map(Box::new),
         details: match flag(from)? {
             false => None,
             true => Some(Box::new(Details {
@@ -194,6 +205,21 @@ pub(super) fn effect(from: &mut Reader<'_>) -> Result<Effect, Malformed> {
     })
 }
 
+fn stored_result(from: &mut Reader<'_>) -> Result<Option<StoredResult>, Malformed> {
+    let payload = match from.byte()? {
+        0 => return Ok(None),
+        1 => Some(PayloadId { lsn: Lsn(from.varint()?), part: from.varint32()? }),
+        2 => None,
+        _ => return Err(Malformed("unknown state of a result")),
+    };
+    let len = from.varint32()?;
+    let mut hash = [0; 16];
+    for byte in &mut hash {
+        *byte = from.byte()?;
+    }
+    Ok(Some(StoredResult { payload, len, hash: ResultHash(hash) }))
+}
+
 fn topics(from: &mut Reader<'_>) -> Result<Vec<TopicName>, Malformed> {
     let mut topics = Vec::new();
     for _ in 0..from.varint()? {
@@ -209,7 +235,11 @@ pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
     out.push(u8::from(step.effect.is_some()) | u8::from(step.is_contested) << 1);
     if let Some(ended) = &step.effect {
         put_varint(out, ended.window.0);
-        put_text(out, ended.result.as_deref());
+        out.push(u8::from(ended.result.is_some()));
+        if let Some(StepResult { key, json }) = &ended.result {
+            let (tenant, key) = key.parts();
+            [tenant, key, json].iter().for_each(|text| put_bytes(out, text.as_bytes()));
+        }
     }
     step.dead_letter.iter().for_each(|slot| put_slot(out, slot));
     for output in &step.outputs {
@@ -242,7 +272,14 @@ pub(super) fn completed(from: &mut Reader<'_>, is_dead_lettered: bool) -> Result
         0 => None,
         _ => {
             let window = Millis(from.varint()?);
-            Some(EffectConclusion { window, result: text(from)?.map(|text: Text| Arc::from(text)) })
+            let result = match flag(from)? {
+                false => None,
+                true => Some(StepResult {
+                    key: IdentityKey::new(from.text()?, from.text()?),
+                    json: Arc::from(from.text()?),
+                }),
+            };
+            Some(EffectConclusion { window, result })
         }
     };
     let dead_letter = if is_dead_lettered { Some(slot(from)?) } else { None };

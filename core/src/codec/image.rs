@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::fields::*;
-use super::{decision_fields, effects};
+use super::{chunk, decision_fields, effects};
 use crate::record::{Image, RunImage};
 use crate::types::names::*;
 use crate::types::{Boot, GroupId, Lsn, Offset, OffsetRef, PartitionId, Position, Text, Timestamp, TopicId};
@@ -24,6 +24,7 @@ const REPLAYED: u8 = 0x8A;
 const EFFECT: u8 = 0x8B;
 const COMPLETION: u8 = 0x8C;
 const WINNER: u8 = 0x8D;
+const CHUNK: u8 = 0x8E;
 const GROUP_WITH_ORIGIN: u8 = 0x94;
 
 /// Whether frames of this kind occur in snapshots only.
@@ -38,6 +39,7 @@ pub(super) fn kind(image: &Image) -> u8 {
         Image::Partition { .. } => PARTITION,
         Image::TrimmedRun { .. } => TRIMMED_RUN,
         Image::Message { .. } => MESSAGE,
+        Image::Chunk { .. } => CHUNK,
         Image::Group { origin: GroupOrigin::Requested, has_acked: false, .. } => GROUP,
         Image::Group { .. } => GROUP_WITH_ORIGIN,
         Image::Floor { .. } => FLOOR,
@@ -100,6 +102,10 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_optional(out, visible_to.map(|group| u64::from(group.0)));
             put_payload_ref(out, payload);
             fields.iter().for_each(|fields| decision_fields::put(out, fields));
+        }
+        Image::Chunk { topic, partition, chunk } => {
+            put_partition(out, *topic, *partition);
+            chunk::put(out, chunk);
         }
         Image::Group { topic, group, name, paused, skipped, origin, has_acked } => {
             put_group(out, *topic, *group);
@@ -204,6 +210,10 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
                 payload: payload_ref(from)?,
                 fields: if from.is_empty() { None } else { Some(Arc::new(decision_fields::read(from)?)) },
             }
+        }
+        CHUNK => {
+            let (topic, partition) = partition(from)?;
+            Image::Chunk { topic, partition, chunk: chunk::read(from)? }
         }
         GROUP | GROUP_WITH_ORIGIN => {
             let (topic, group) = group(from)?;

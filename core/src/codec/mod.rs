@@ -1,9 +1,11 @@
 //! Records and snapshot images to bytes and back. One codec serves the log and snapshots.
 
+mod chunk;
 mod decision_fields;
 mod effects;
 mod fields;
 pub(crate) mod image;
+mod payloads;
 pub mod record;
 
 use crate::types::Identity;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::fields::*;
-use super::{effects, image};
+use super::{effects, image, payloads};
 use crate::record::{CumulativeAck, Event, Record};
 use crate::types::metadata;
 use crate::types::names::*;
@@ -49,6 +49,8 @@ const PURGED: u8 = 35;
 const COMPLETED_AND_DEAD_LETTERED: u8 = 43;
 const EFFECT_DEAD_LETTERED: u8 = 44;
 const CUMULATIVELY_ACKED: u8 = 45;
+const RELOCATED: u8 = 46;
+const PAYLOAD_LOST: u8 = 47;
 const RETENTION_CHANGED: u8 = 39;
 const GROUP_CREATED_BY_CONSUMING: u8 = 40;
 const GROUP_ORIGIN_CHANGED: u8 = 41;
@@ -95,6 +97,8 @@ pub fn kind(event: &Event) -> u8 {
         Event::Completed(_) => COMPLETED,
         Event::CompletionsExpired { .. } => COMPLETIONS_EXPIRED,
         Event::WinnersExpired { .. } => WINNERS_EXPIRED,
+        Event::Relocated(_) => RELOCATED,
+        Event::PayloadLost(_) => PAYLOAD_LOST,
         Event::WallClockAdjusted(_) => WALL_CLOCK_ADJUSTED,
         Event::Restored(image) => image::kind(image),
     }
@@ -249,6 +253,14 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             effects::put_completed(out, step);
         }
         Event::CompletionsExpired { count } | Event::WinnersExpired { count } => put_varints(out, [at, *count]),
+        Event::Relocated(relocated) => {
+            put_varint(out, at);
+            payloads::put_relocated(out, relocated);
+        }
+        Event::PayloadLost(lost) => {
+            put_varint(out, at);
+            payloads::put_lost(out, lost);
+        }
         Event::WallClockAdjusted(adjustment) => {
             put_varint(out, at);
             put_adjustment(out, adjustment);
@@ -432,6 +444,8 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
         COMPLETED_AND_DEAD_LETTERED => Event::Completed(Box::new(effects::completed(reader, true)?)),
         COMPLETIONS_EXPIRED => Event::CompletionsExpired { count: reader.varint()? },
         WINNERS_EXPIRED => Event::WinnersExpired { count: reader.varint()? },
+        RELOCATED => Event::Relocated(Box::new(payloads::relocated(reader)?)),
+        PAYLOAD_LOST => Event::PayloadLost(Box::new(payloads::lost(reader)?)),
         WALL_CLOCK_ADJUSTED => Event::WallClockAdjusted(adjustment(reader)?),
         _ => return Err(Malformed("unknown record kind")),
     })

@@ -100,6 +100,12 @@ impl AckSet {
         self.above
     }
 
+    /// The number of runs above the floor.
+    #[must_use]
+    pub(crate) const fn run_count(&self) -> usize {
+        self.runs.len()
+    }
+
     /// The runs above the floor in ascending order: first position, first position after the run, topic offset of the
     /// last message.
     pub fn runs(&self) -> impl Iterator<Item = (Position, Position, Offset)> {

@@ -38,6 +38,11 @@ impl Counts {
         self.runs.is_empty()
     }
 
+    /// The number of runs.
+    pub(crate) const fn run_count(&self) -> usize {
+        self.runs.len()
+    }
+
     /// The number of `position`.
     pub(crate) fn get(&self, position: Position) -> u32 {
         self.run_at(position).map_or(0, |(_, run)| run.count)

@@ -8,10 +8,10 @@ use super::settle::{ClaimStatus, claim_status, has_identity, is_contested};
 use super::{Decision, DecisionContext, check_len};
 use crate::command::{Complete, TokenClaim};
 use crate::faults::Faults;
-use crate::record::{Completed, EffectConclusion, Event, Produced, Stored};
+use crate::record::{Completed, EffectConclusion, Event, Produced, StepResult, Stored};
 use crate::reply::{self, Refusal, Reply, RouterUse};
 use crate::state::State;
-use crate::types::{Effect, EffectStatus, MessageRef, StepOutput, Text, Timestamp, TopicName};
+use crate::types::{Effect, EffectStatus, IdentityKey, MessageRef, StepOutput, Text, Timestamp, TopicName};
 
 /// Decides a complete. Takes the metadata out of the messages in `request`.
 pub(crate) fn complete<F: Faults>(
@@ -103,7 +103,9 @@ fn conclude<F: Faults>(
     if known.is_some_and(contradicts) {
         return Err(Refusal::OtherOutcome);
     }
-    Ok(Some(EffectConclusion { result: request.result.clone(), window: limits.effect_ttl }))
+    let step_result = |(json, key): (&Arc<str>, &IdentityKey)| StepResult { key: key.clone(), json: json.clone() };
+    let result = request.result.as_ref().zip(key).map(step_result);
+    Ok(Some(EffectConclusion { result, window: limits.effect_ttl }))
 }
 
 fn output(requested_topic: TopicName, decision: Decision) -> Produced {

@@ -142,7 +142,7 @@ impl Candidates {
     }
 }
 
-/// The event that redrives one dead letter; `None` if its group does not exist any more.
+/// The event that redrives one dead letter; `None` if its group does not exist any more, or its payload is lost.
 pub(crate) fn redrive<F: Faults>(
     context: &DecisionContext<'_, F>,
     source: &TopicName,
@@ -152,7 +152,7 @@ pub(crate) fn redrive<F: Faults>(
     let target = topic(state, source)?;
     let dead = source.dead_letter().and_then(|name| state.topic_named(&name)).expect("a candidate's topic exists");
     let message = message(dead, candidate.partition, candidate.position);
-    let Some(dead_letter) = message.dead_letter() else { return Ok(None) };
+    let Some(dead_letter) = message.dead_letter().filter(|_| message.lost().is_none()) else { return Ok(None) };
     let Some(group) = target.group_named(&dead_letter.group) else { return Ok(None) };
     let partition = PartitionId(dead_letter.original_partition.0 % target.partition_count());
     let load = Load { messages: 1, bytes: message.payload.payload_len() };

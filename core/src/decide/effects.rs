@@ -8,7 +8,7 @@ use crate::command::{
 };
 use crate::faults::Faults;
 use crate::record::{EffectBegun, EffectDeadLettered, Event};
-use crate::reply::{Overload, Refusal, Reply, StoreReply};
+use crate::reply::{FoundEffect, Overload, Refusal, Reply, StoreReply};
 use crate::types::{
     DeadReason, Effect, EffectStatus, Identity, LeaseToken, Lifetime, MessageRef, Millis, OwnerName, Scope, Text,
 };
@@ -32,7 +32,7 @@ impl<F: Faults> EffectDecisions<'_, F> {
             StoreCommand::Reacquire(Reacquire { identity, owner, lease }) => self.reacquire(identity, owner, *lease),
             StoreCommand::Renew(Renew { identity, token, lease }) => self.renew(identity, *token, *lease),
             StoreCommand::Lookup(Lookup { identity }) => {
-                let effect = Box::new(self.known(identity)?.clone());
+                let effect = Box::new(FoundEffect::new(self.known(identity)?.clone()));
                 Ok(Decision::reply_only(Reply::Store(StoreReply::Effect(effect))))
             }
             StoreCommand::List(request) => {
@@ -62,7 +62,8 @@ impl<F: Faults> EffectDecisions<'_, F> {
                 return Err(Refusal::HashMismatch);
             }
             if self.context.faults.is_replayed(effect) {
-                return Ok(Decision::reply_only(Reply::Store(StoreReply::Replay(effect.outcome()))));
+                let (outcome, result_lost) = (effect.outcome_with(None), effect.is_result_lost());
+                return Ok(Decision::reply_only(Reply::Store(StoreReply::Replay { outcome, result_lost })));
             }
         }
         // A worker that has lost its lease must not execute the effect.
@@ -131,7 +132,7 @@ impl<F: Faults> EffectDecisions<'_, F> {
                 }
             }
             EffectStatus::FailedRetryable if is_rpc => {
-                return Ok(Some(retryable(effect, effect.outcome().last_error)));
+                return Ok(Some(retryable(effect, effect.last_error().into())));
             }
             _ => {}
         }
@@ -170,7 +171,7 @@ impl<F: Faults> EffectDecisions<'_, F> {
         }
         let effect = self.known(identity)?;
         self.check_token(effect, *token)?;
-        let is_repeated = effect.finished && effect.outcome() == *outcome;
+        let is_repeated = effect.finished && effect.is_outcome(outcome);
         if !is_repeated && !self.context.faults.can_finish(effect, outcome.status) {
             return Err(Refusal::OtherOutcome);
         }

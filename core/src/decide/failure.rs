@@ -47,7 +47,7 @@ pub(crate) fn after_failure(
         }
         let wall = state.wall_clock().wall(now);
         if message.deadline().is_some_and(|deadline| deadline <= wall) {
-            return FailureVerdict::DeadLetter(DeadReason::DeadlineExceeded);
+            return FailureVerdict::DeadLetter(why_not_retried(&message));
         }
     }
     let wait = match (delay, policy) {
@@ -58,6 +58,11 @@ pub(crate) fn after_failure(
         (None, None) => Millis(0),
     };
     FailureVerdict::Retry { not_before: now.after(wait) }
+}
+
+/// Why a message is not retried whose deadline has passed.
+pub(crate) fn why_not_retried(message: &Message) -> DeadReason {
+    if message.lost().is_some() { DeadReason::PayloadDamaged } else { DeadReason::DeadlineExceeded }
 }
 
 /// Whether a message's deadline has passed at wall time `wall`. Deadlines have no effect in a dead-letter topic.

@@ -234,4 +234,22 @@ faults! {
         between them.",
     SegmentPartRepeated "segment-part-repeated": "A segment that is read in several parts has a byte twice between \
         them.",
+    LiveSegmentRemoved "live-segment-removed": "A segment that the older snapshot covers is removed with the live \
+        payloads in it.",
+    ReadNotRepeated "read-not-repeated": "A read of payloads that fails once fails the log.",
+    SegmentFreedByUnsyncedAck "segment-freed-by-unsynced-ack": "A segment is removed once the last message of it is \
+        acked, though a crash may take the ack back.",
+    DeadLetterNotReferring "dead-letter-not-referring": "A snapshot does not count the payload of a dead letter as \
+        live.",
+    UnsyncedPayloadEvicted "unsynced-payload-evicted": "A payload leaves memory before it is synced.",
+    MemoryUnbounded "memory-unbounded": "However many payloads are in memory, none leaves it.",
+    ReleaseBeforeRead "release-before-read": "A delivery leaves before the payload of its message is read.",
+    ReadChecksumIgnored "read-checksum-ignored": "The checksum of a payload that is read is not compared.",
+    PayloadPartIgnored "payload-part-ignored": "Of a record with several payloads, the first is taken for each.",
+    HoleTakenForCorruption "hole-taken-for-corruption": "A start is refused because a segment is missing that nothing \
+        refers to.",
+    RelocationKeepsLsn "relocation-keeps-lsn": "A relocated payload is still looked for where it stood before.",
+    RelocationMovesOne "relocation-moves-one": "Of several messages that refer to a relocated payload, only the first \
+        refers to where it stands now.",
+    RelocatedCachedAsNext "relocated-cached-as-next": "A relocated payload is in memory as that of the next record.",
 }

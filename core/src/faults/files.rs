@@ -1,7 +1,12 @@
 //! Bugs in the files of the log: which a start keeps, and in which order jobs write them.
 
+use std::ops::Range;
+
 use super::Fault;
-use crate::log::{FileId, IoOp, Notice, Recovered};
+use crate::log::frame::{AFTER_CRC, CRC_AT, FrameError, decode};
+use crate::log::{CrcSeed, FileId, IoOp, Notice, Recovered};
+use crate::state::{State, Topic};
+use crate::types::Lsn;
 
 /// What a start keeps and removes.
 pub(super) fn recovered(fault: Fault, mut recovered: Recovered) -> Recovered {
@@ -30,6 +35,26 @@ pub(super) fn recovered(fault: Fault, mut recovered: Recovered) -> Recovered {
         _ => {}
     }
     recovered
+}
+
+/// Whether a message of the state refers to one of these records.
+pub(super) fn refers_to(state: &State, records: &Range<Lsn>) -> bool {
+    let partitions = state.topics().flat_map(Topic::partitions);
+    { partitions }.any(|(_, at)| at.messages().any(|(_, message)| records.contains(&message.payload.id.lsn)))
+}
+
+/// Frames with the checksums that their bytes have, right or wrong.
+pub(super) fn with_valid_checksums(mut bytes: Vec<u8>, seed: CrcSeed) -> Vec<u8> {
+    let mut at = 0;
+    loop {
+        match decode(&bytes[at..], seed) {
+            Ok(frame) => at += frame.size(),
+            Err(FrameError::BadChecksum { computed, .. }) => {
+                bytes[at + CRC_AT..at + AFTER_CRC].copy_from_slice(&computed.to_le_bytes());
+            }
+            Err(_) => return bytes,
+        }
+    }
 }
 
 /// The operations of a job, some of them left out.

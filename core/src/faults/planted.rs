@@ -1,6 +1,7 @@
 //! One planted bug: the seams it overrides.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::seams::Seams;
@@ -10,15 +11,15 @@ use crate::broker::{Counters, SpaceClass};
 use crate::collections::shared::unshared;
 use crate::command::{Command, Produce, TokenClaim};
 use crate::index::{Credit, Index, NextDispatch, Timer};
-use crate::log::{IoOp, Recovered, SegmentHeader, Storage, StorageFault};
+use crate::log::{CrcSeed, IoOp, Recovered, SegmentHeader, Storage, StorageFault};
 use crate::pipeline::PipelineConfig;
-use crate::record::{Event, Record};
+use crate::record::{Event, Image, Record};
 use crate::reply::Output;
 use crate::state::{Contradiction, Group, Load, Message, Partition, State, Topic, View};
 use crate::types::{
-    Body, Boot, ConsumerId, DeadReason, DeliveryState, Effect, EffectStatus, FrameNumber, GroupId, IdentityKey,
-    LeaseToken, Limits, Lsn, MessageRef, Millis, Offset, OwnerName, Position, ProduceScope, Retention, Timestamp,
-    WallAdjustment,
+    Body, Boot, ConsumerId, DeadReason, DecisionFields, DeliveryState, Effect, EffectStatus, FrameNumber, GroupId,
+    IdentityKey, LeaseToken, Limits, Lsn, MessageRef, Millis, Offset, OwnerName, PayloadId, Position, ProduceScope,
+    Retention, Timestamp, WallAdjustment,
 };
 
 /// A broker with exactly one bug.
@@ -394,7 +395,8 @@ impl Seams for Planted {
             Fault::ReserveIgnored => 0,
             _ => config.reserve_bytes,
         };
-        PipelineConfig { limits: self.limits(config.limits), reserve_bytes, ..config }
+        let memory_bytes = if self.0 == Fault::MemoryUnbounded { u64::MAX } else { config.memory_bytes };
+        PipelineConfig { limits: self.limits(config.limits), reserve_bytes, memory_bytes, ..config }
     }
 
     fn snapshot(&self, state: &State) -> View {
@@ -416,7 +418,7 @@ impl Seams for Planted {
                 leased.into_iter().for_each(|position| drop(progress.remove_delivery(position)));
             }
         }
-        state.view()
+        state.view_in_chunks()
     }
 
     fn recovered(&self, recovered: Recovered) -> Recovered {
@@ -441,6 +443,51 @@ impl Seams for Planted {
             header.previous.frame = header.previous.frame.next();
         }
         header
+    }
+
+    fn keeps_segment(&self, state: &State, records: &Range<Lsn>, is_needed: bool) -> bool {
+        match self.0 {
+            Fault::LiveSegmentRemoved => false,
+            Fault::SegmentFreedByUnsyncedAck => files::refers_to(state, records),
+            _ => is_needed,
+        }
+    }
+
+    fn read_attempts(&self, attempts: u32) -> u32 {
+        if self.0 == Fault::ReadNotRepeated { 1 } else { attempts }
+    }
+
+    fn counts_payload(&self, image: &Image) -> bool {
+        let is_dead_letter = |fields: &DecisionFields| fields.dead_letter.is_some();
+        let Image::Message { fields: Some(fields), .. } = image else { return true };
+        self.0 != Fault::DeadLetterNotReferring || !is_dead_letter(fields)
+    }
+
+    fn evicts_through(&self, durable: Lsn, appended: Lsn) -> Lsn {
+        if self.0 == Fault::UnsyncedPayloadEvicted { appended } else { durable }
+    }
+
+    fn payload_found(&self, found: Option<Body>) -> Option<Body> {
+        match self.0 {
+            Fault::ReleaseBeforeRead => found.or_else(|| Some(Body::bare(&[], &[]))),
+            _ => found,
+        }
+    }
+
+    fn cached_as(&self, payload: PayloadId) -> PayloadId {
+        let is_next = self.0 == Fault::RelocatedCachedAsNext;
+        PayloadId { lsn: if is_next { payload.lsn.next() } else { payload.lsn }, ..payload }
+    }
+
+    fn read_bytes(&self, bytes: Vec<u8>, seed: CrcSeed) -> Vec<u8> {
+        if self.0 == Fault::ReadChecksumIgnored { files::with_valid_checksums(bytes, seed) } else { bytes }
+    }
+
+    fn read_body(&self, event: &Event, body: Body) -> Body {
+        match self.0 {
+            Fault::PayloadPartIgnored => event.bodies().next().map_or(body, |(_, first)| first),
+            _ => body,
+        }
     }
 
     fn is_due_by_segments(&self, closed: usize, every: usize) -> bool {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Fault;
 use crate::collections::shared::unshared;
-use crate::record::{Completed, EffectBegun, Event, Image, Produced, Record};
+use crate::record::{Completed, EffectBegun, Event, Image, Produced, Record, Referrer, Relocated};
 use crate::state::{Contradiction, Message, NewMessage, Partition, State, Topic};
 use crate::types::{
     DecisionFields, EffectStatus, GroupId, GroupOrigin, LastError, LeaseToken, MessageFlags, MessageRef, Millis,
@@ -104,12 +104,30 @@ fn rewritten(fault: Fault, state: &State, event: &Event) -> Option<Event> {
         (Fault::WinnerForgotten | Fault::CompleteForgetsWinner, Event::Completed(step)) => {
             Some(Event::Completed(Box::new(Completed { is_contested: false, ..(**step).clone() })))
         }
+        (Fault::RelocationMovesOne, Event::Relocated(relocated)) if relocated.referrers.len() > 1 => {
+            let mut relocated = relocated.clone();
+            relocated.referrers.truncate(1);
+            Some(Event::Relocated(relocated))
+        }
         (Fault::SkipTokenCheck, Event::Completed(step)) => {
             let token = newest_token(state, &step.message_ref)?;
             Some(Event::Completed(Box::new(Completed { token, ..(**step).clone() })))
         }
         _ => None,
     }
+}
+
+/// The messages refer to where their payload stood before.
+fn move_back(state: &mut State, relocated: &Relocated) -> Result<(), Contradiction> {
+    for referrer in &relocated.referrers {
+        let Referrer::Message(at) = referrer else { continue };
+        let partition = state.partition_mut(at.topic, at.partition)?;
+        if let Some(mut message) = partition.message(at.position) {
+            message.payload.id = relocated.from;
+            partition.replace(at.position, message);
+        }
+    }
+    Ok(())
 }
 
 fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), Contradiction> {
@@ -119,6 +137,10 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             state.apply(record)?;
             forget_offsets(state);
             Ok(())
+        }
+        (Fault::RelocationKeepsLsn, Event::Relocated(relocated)) => {
+            state.apply(record)?;
+            move_back(state, relocated)
         }
         (Fault::EmptyDedupeTableKept, Event::DedupeExpired { scope, .. }) => {
             state.apply(record)?;
@@ -338,6 +360,11 @@ fn apply_with_flags(
     let stored: Vec<(TopicId, PartitionId, Offset)> = match &record.event {
         Event::Produced { topic, partition, offset, .. }
         | Event::Restored(Image::Message { topic, partition, offset, .. }) => vec![(*topic, *partition, *offset)],
+        Event::Restored(Image::Chunk { topic, partition, chunk }) => {
+            let offset = |image| if let Image::Message { offset, .. } = image { Some(offset) } else { None };
+            let offsets = chunk.images(*topic, *partition).filter_map(offset);
+            offsets.map(|offset| (*topic, *partition, offset)).collect()
+        }
         Event::Completed(step) => {
             let stored = step.outputs.iter().filter_map(|output| Some((output.stored.as_ref()?.topic, output)));
             stored.map(|(topic, output)| (topic, output.partition, output.offset)).collect()

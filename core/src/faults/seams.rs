@@ -1,17 +1,19 @@
 //! The seams themselves, each with the correct behaviour as its default body.
 
+use std::ops::Range;
+
 use super::storage::TamperedStorage;
 use crate::broker::{Counters, SpaceClass};
 use crate::command::{Command, Produce, TokenClaim};
 use crate::index::{Index, NextDispatch};
-use crate::log::{IoOp, Recovered, SegmentHeader, Storage, StorageFault};
+use crate::log::{CrcSeed, IoOp, Recovered, SegmentHeader, Storage, StorageFault};
 use crate::pipeline::PipelineConfig;
-use crate::record::{Event, Record};
+use crate::record::{Event, Image, Record};
 use crate::reply::Output;
 use crate::state::{Contradiction, Group, Load, Partition, State, Topic, View};
 use crate::types::{
     Body, ConsumerId, DeliveryState, Effect, EffectStatus, FrameNumber, GroupId, IdentityKey, LeaseToken, Limits, Lsn,
-    Millis, Offset, OwnerName, ProduceScope, Retention, Timestamp,
+    Millis, Offset, OwnerName, PayloadId, ProduceScope, Retention, Timestamp,
 };
 
 /// Where planted bugs enter. The default bodies are the production behaviour; a planted bug overrides one.
@@ -238,7 +240,7 @@ pub trait Seams: Copy {
     /// The state as a snapshot writes it.
     #[inline(always)]
     fn snapshot(&self, state: &State) -> View {
-        state.view()
+        state.view_in_chunks()
     }
 
     /// What recovery found, and which files it keeps.
@@ -263,6 +265,60 @@ pub trait Seams: Copy {
     #[inline(always)]
     fn next_header(&self, recovered: &Recovered) -> SegmentHeader {
         recovered.next_header()
+    }
+
+    /// Whether a segment with these records stays when a snapshot is complete, given whether one of the two lists it or
+    /// it is being read.
+    #[inline(always)]
+    fn keeps_segment(&self, state: &State, records: &Range<Lsn>, is_needed: bool) -> bool {
+        let _ = (state, records);
+        is_needed
+    }
+
+    /// How often the same bytes are read until they count as damaged.
+    #[inline(always)]
+    fn read_attempts(&self, attempts: u32) -> u32 {
+        attempts
+    }
+
+    /// Whether the payload of an image counts as live.
+    #[inline(always)]
+    fn counts_payload(&self, image: &Image) -> bool {
+        let _ = image;
+        true
+    }
+
+    /// The record through which payloads may leave memory, given the last one that is synced and the last of all.
+    #[inline(always)]
+    fn evicts_through(&self, durable: Lsn, appended: Lsn) -> Lsn {
+        let _ = appended;
+        durable
+    }
+
+    /// What a decision finds in memory of a payload; `None` if it has to be read.
+    #[inline(always)]
+    fn payload_found(&self, found: Option<Body>) -> Option<Body> {
+        found
+    }
+
+    /// As what a payload that was relocated to `payload` is kept in memory.
+    #[inline(always)]
+    fn cached_as(&self, payload: PayloadId) -> PayloadId {
+        payload
+    }
+
+    /// What a read has brought of a segment.
+    #[inline(always)]
+    fn read_bytes(&self, bytes: Vec<u8>, seed: CrcSeed) -> Vec<u8> {
+        let _ = seed;
+        bytes
+    }
+
+    /// The body in a record that was read, given the one with the right number.
+    #[inline(always)]
+    fn read_body(&self, event: &Event, body: Body) -> Body {
+        let _ = event;
+        body
     }
 
     /// Whether a snapshot is due, given the closed segments since the last one.

@@ -105,7 +105,13 @@ impl<S: Storage + ?Sized> Storage for TamperedStorage<'_, S> {
     }
 
     fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {
-        self.inner.list()
+        let files = self.inner.list()?;
+        match self.fault {
+            Some(Fault::HoleTakenForCorruption) if has_hole(&files) => {
+                Err(StorageFault::Io("planted: a segment is missing".to_owned()))
+            }
+            _ => Ok(files),
+        }
     }
 
     fn rename(&mut self, from: FileId, to: FileId) -> Result<(), StorageFault> {
@@ -134,4 +140,14 @@ impl<S: Storage + ?Sized> Storage for TamperedStorage<'_, S> {
     fn sync_folder(&mut self) -> Result<(), StorageFault> {
         self.inner.sync_folder()
     }
+}
+
+/// Whether a segment is missing between others.
+fn has_hole(files: &[FileInfo]) -> bool {
+    let mut sequences: Vec<_> = files
+        .iter()
+        .filter_map(|info| if let FileId::Segment(sequence) = info.file { Some(sequence) } else { None })
+        .collect();
+    sequences.sort_unstable();
+    sequences.windows(2).any(|pair| pair[0] + 1 < pair[1])
 }

@@ -5,7 +5,7 @@ use super::leases::EndedBy;
 use super::priorities::PriorityQueue;
 use super::{Clocks, GroupIndex, Index, RetainedInPartition, Sweep, Timer, TopicIndex};
 use crate::collections::partition_set::PartitionSet;
-use crate::record::{Completed, DeadLetterSlot, Event, Record};
+use crate::record::{Completed, DeadLetterSlot, Event, MessageAt, Record, Referrer};
 use crate::state::{DedupeTable, Group, Message, State, Topic, View};
 use crate::types::{
     DeadReason, DeliveryState, EffectNamespace, GroupId, Identity, MessageRef, Offset, PartitionId, Phase, Position,
@@ -105,6 +105,8 @@ impl Index {
             | Event::EffectsExpired { .. }
             | Event::CompletionsExpired { .. }
             | Event::WinnersExpired { .. }
+            | Event::Relocated(_)
+            | Event::PayloadLost(_)
             | Event::WallClockAdjusted(_)
             | Event::Restored(_) => {}
         }
@@ -259,8 +261,23 @@ impl Index {
             Event::TopicDeleted { .. } => self.set_sweep(state, &Sweep::Winners),
             Event::Booted { .. } | Event::GroupPaused { .. } => {}
             Event::ReasonNoted { .. } | Event::EffectForgotten { .. } => {}
+            Event::PayloadLost(lost) => lost.referrers.iter().for_each(|referrer| self.payload_lost(state, referrer)),
+            // Decisions do not depend on where payloads stand.
+            Event::Relocated(_) => {}
             // Timers in wall time are compared with the adjusted time when they are polled.
             Event::WallClockAdjusted(_) | Event::Restored(_) => {}
+        }
+    }
+
+    /// The payload of a message was lost: no group waits for it any more, as if its deadline had passed.
+    fn payload_lost(&mut self, state: &State, referrer: &Referrer) {
+        let Referrer::Message(MessageAt { topic, partition, position }) = *referrer else { return };
+        let topic = state.topic(topic).expect("the record names a stored message");
+        let messages = topic.partition(partition).expect("the record names a stored message");
+        if messages.in_backlog(position) {
+            let message = messages.message(position).expect("the record names a stored message");
+            self.forget_deadline((topic.id(), partition, position));
+            self.watch_deadline(topic, partition, position, &message);
         }
     }
 

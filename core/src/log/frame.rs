@@ -34,7 +34,8 @@ pub const MAX_PAYLOAD_BYTES: usize = 32 << 20;
 pub const RECORD_KIND_MAX: u8 = 0xEF;
 /// A control frame without payload, written when the log becomes idle after a sync, to record what is synced.
 pub const SYNCED_MARK: u8 = 0xF0;
-/// A control frame at the end of a segment that was rotated or closed, and of every finished snapshot.
+/// A control frame at the end of a segment that was rotated or closed, with its
+/// [content](super::footer::SegmentFooter), and of every finished snapshot.
 pub const FOOTER: u8 = 0xF1;
 /// A control frame before the footer of a snapshot: the segments that the snapshot refers to.
 pub const REFERRED: u8 = 0xF6;
@@ -42,8 +43,8 @@ pub const REFERRED: u8 = 0xF6;
 pub const CONTROL_VERSION: u8 = 1;
 
 /// The position of the checksum in a frame, and of what follows it.
-const CRC_AT: usize = 4;
-const AFTER_CRC: usize = 8;
+pub(crate) const CRC_AT: usize = 4;
+pub(crate) const AFTER_CRC: usize = 8;
 
 /// The initial value of the checksums in one file, derived from the log id and the file.
 ///
@@ -288,6 +289,21 @@ pub(super) fn decode_with<'a>(bytes: &'a [u8], sum: &FrameSum) -> Result<Frame<'
     Ok(Frame { head: raw.head, crc: raw.crc, payload: &frame[FRAME_HEAD_BYTES..] })
 }
 
+/// The size of the damaged frame `number` at the start of `bytes`, and whether it is a record; `None` if that is not
+/// certain. It is if the frame behind it is intact and follows one with the number and the checksum in the damaged
+/// head: then no more than this frame is damaged, and not where its head says what it is.
+#[must_use]
+pub fn skip_damaged(bytes: &[u8], seed: CrcSeed, number: FrameNumber) -> Option<(usize, bool)> {
+    let raw = RawHead::read(bytes.first_chunk()?);
+    let size = FRAME_HEAD_BYTES + raw.len as usize;
+    let next = decode(bytes.get(size..)?, seed).ok()?;
+    let follows = raw.head.number == number && next.head.number == number.next() && next.head.prev_crc == raw.crc;
+    // Kind and length, which no other field confirms, confirm each other: a mark has no payload, a record has one.
+    let is_record = (1..=RECORD_KIND_MAX).contains(&raw.head.kind) && raw.len > 0;
+    let is_mark = raw.head.kind == SYNCED_MARK && raw.len == 0;
+    (follows && (is_record || is_mark)).then_some((size, is_record))
+}
+
 /// A decoded but unverified head.
 pub(super) struct RawHead {
     pub(super) len: u32,
@@ -325,6 +341,12 @@ pub struct LogPosition {
 }
 
 impl LogPosition {
+    /// The number of the next frame, and the LSN of the next record.
+    #[must_use]
+    pub const fn following(self) -> Self {
+        Self { frame: self.frame.next(), lsn: self.lsn.next() }
+    }
+
     /// The position behind the next frame, which is of this kind.
     #[must_use]
     pub const fn after(self, kind: u8) -> Self {
@@ -397,7 +419,15 @@ impl FrameChain {
     /// # Panics
     /// If `synced` is beyond the last written frame.
     pub fn footer(&mut self, out: &mut Vec<u8>, synced: FrameNumber) -> FrameNumber {
-        self.control(out, synced, FOOTER, &[])
+        self.footer_with(out, synced, &[])
+    }
+
+    /// Appends the [`FOOTER`] of a segment with this payload and returns its number.
+    ///
+    /// # Panics
+    /// If `synced` is beyond the last written frame, or the payload is too long.
+    pub fn footer_with(&mut self, out: &mut Vec<u8>, synced: FrameNumber, payload: &[u8]) -> FrameNumber {
+        self.control(out, synced, FOOTER, payload)
     }
 
     /// Appends a control frame.

@@ -55,8 +55,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod filter;
+pub mod footer;
 pub mod frame;
 mod header;
+mod listed;
 pub mod memory;
 mod proof;
 pub mod recovery;
@@ -67,13 +70,15 @@ mod segment_index;
 pub mod snapshot;
 pub mod storage;
 
+pub use filter::MentionFilter;
+pub use footer::{FooterBuilder, FooterError, SegmentExtent, SegmentFooter};
 pub use frame::{
     CrcSeed, EncodeError, Frame, FrameChain, FrameError, Head, LogPosition, MAX_PAYLOAD_BYTES, RECORD_KIND_MAX,
 };
 pub use header::{HEADER_BYTES, HeaderError, LogId};
 pub use memory::{CrashPlan, FolderChange, MemoryStorage, SectorFate};
 pub use proof::find_frame;
-pub use recovery::{Replay, recover};
+pub use recovery::{ListedSegments, Replay, recover, recover_with};
 pub use report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
 pub use segment::{END_ZEROS, SegmentHeader, SegmentReader, Stop, StopReason};
 pub use segment_index::{IndexEntry, SegmentIndex};

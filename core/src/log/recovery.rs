@@ -10,12 +10,13 @@ use std::sync::Arc;
 
 use super::frame::{CONTROL_VERSION, FOOTER, Frame, LogPosition, RECORD_KIND_MAX, SYNCED_MARK};
 use super::header::{HeaderError, LogId};
+use super::listed;
 use super::proof;
 use super::report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
 use super::scan::{FolderScan, storage_error};
 use super::segment::{END_ZEROS, SegmentHeader, SegmentReader, StopReason};
 use super::segment_index::SegmentIndex;
-use super::snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, read_snapshot};
+use super::snapshot::{ReferredSegment, SnapshotError, SnapshotHead, SnapshotReadError, read_snapshot};
 use super::storage::{FileId, Storage, read_whole};
 use crate::types::{FrameNumber, Lsn};
 
@@ -76,6 +77,29 @@ pub fn recover(
     new_log: Option<LogId>,
     replay: &mut (impl Replay + ?Sized),
 ) -> Result<Recovered, RecoveryError> {
+    recover_with(storage, new_log, replay, ListedSegments::Whole)
+}
+
+/// How a recovery checks the segments before those that it replays, to whose payloads the snapshot refers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListedSegments {
+    /// Reads them from the first frame to the last.
+    Whole,
+    /// Checks their headers and sizes and reads their footers, as a start does: damage to a payload is found when the
+    /// payload is read. A segment without a usable footer is indexed when it is first read.
+    Footers,
+}
+
+/// Like [`recover`], which reads every segment that is needed as a whole.
+///
+/// # Errors
+/// As [`recover`].
+pub fn recover_with(
+    storage: &mut (impl Storage + ?Sized),
+    new_log: Option<LogId>,
+    replay: &mut (impl Replay + ?Sized),
+    listed: ListedSegments,
+) -> Result<Recovered, RecoveryError> {
     let mut buffer = Vec::new();
     let scan = FolderScan::read(storage, &mut buffer)?;
     let found = scan.log_id.filter(|_| !scan.segments.is_empty());
@@ -97,6 +121,7 @@ pub fn recover(
         },
         scan,
         base: None,
+        listed,
         damaged: Vec::new(),
         read: BTreeMap::new(),
         buffer,
@@ -117,6 +142,7 @@ struct Recovery {
     scan: FolderScan,
     /// The snapshot that the state is restored from.
     base: Option<SnapshotHead>,
+    listed: ListedSegments,
     /// Damaged snapshots, newest first.
     damaged: Vec<(FrameNumber, SnapshotError)>,
     /// What is known of the segments that were read, by sequence number.
@@ -130,6 +156,8 @@ struct Recovery {
 struct ReadSegment {
     /// How many bytes of it must be kept.
     end: u64,
+    /// The byte at which its last frame ends.
+    frames_end: u64,
     /// The position behind its last frame.
     last: LogPosition,
     index: SegmentIndex,
@@ -214,34 +242,20 @@ impl Recovery {
         Ok(start)
     }
 
-    /// Checks that the segments before `start` to which the snapshot refers are there, and intact.
+    /// Checks the segments before `start` to which the snapshot refers, and gets their indexes.
     fn read_referred(&mut self, start: usize, storage: &mut (impl Storage + ?Sized)) -> Result<(), RecoveryError> {
         let Some(base) = self.base else { return Ok(()) };
-        let first = self.scan.segments[start].sequence;
-        for referred in self.out.referred.clone().into_iter().take_while(|referred| referred.sequence < first) {
-            let file = referred.file();
-            let found = self.scan.segments.iter().find(|segment| segment.sequence == referred.sequence);
-            let header = found.map(|segment| segment.header).ok_or(RecoveryError::MissingPayloads {
-                missing: file,
-                by: base.file(),
-                bytes: referred.live_bytes,
-            })?;
-            let proof = Proof::Snapshot(base.at.frame);
-            let header = header.map_err(|error| RecoveryError::DamagedHeader { file, error, proof })?;
+        let referred = self.out.referred.clone();
+        let listed = listed::before(&self.scan.segments, start, &referred, base)?;
+        for segment in listed {
             let mut buffer = std::mem::take(&mut self.buffer);
-            read_whole(storage, file, &mut buffer).map_err(|fault| storage_error("reading", Some(file), fault))?;
-            let mut reader = SegmentReader::new(&header, &buffer);
-            let mut read = ReadSegment::default();
-            while reader.log_position().frame < referred.last.frame {
-                let Some(frame) = reader.next() else {
-                    return Err(corrupt(file, &reader, Proof::Snapshot(base.at.frame)));
-                };
-                read.add(&reader, &frame);
-            }
-            read.end = reader.position() as u64;
-            check_count(file, read.end, reader.log_position(), base.file(), referred.last.lsn)?;
-            self.read.insert(header.sequence, read);
+            let index = match self.listed {
+                ListedSegments::Footers => listed::index_of_footer(&segment, base, storage, &mut buffer)?,
+                ListedSegments::Whole => listed::index_of_frames(&segment, base, storage, &mut buffer)?,
+            };
             self.buffer = buffer;
+            let ReferredSegment { end, last, .. } = segment.referred;
+            self.read.insert(segment.header.sequence, ReadSegment { end, frames_end: end, last, index });
         }
         Ok(())
     }
@@ -290,7 +304,7 @@ impl Recovery {
     ) -> Result<(), RecoveryError> {
         let file = header.file();
         let mut reader = SegmentReader::new(header, bytes);
-        let mut read = ReadSegment::default();
+        let mut read = ReadSegment::of(header);
         while reader.log_position().frame < next.previous.frame {
             let Some(frame) = reader.next() else {
                 return Err(corrupt(file, &reader, Proof::Successor(next.file())));
@@ -325,7 +339,7 @@ impl Recovery {
         let file = header.file();
         let mut reader = SegmentReader::new(header, bytes);
         let mut footer_last = false;
-        let mut read = ReadSegment::default();
+        let mut read = ReadSegment::of(header);
         while let Some(frame) = reader.next() {
             read.add(&reader, &frame);
             footer_last = frame.head.kind == FOOTER;
@@ -430,8 +444,18 @@ impl Recovery {
             // Of a segment that was read it is known; others may be missing behind it.
             let own_last = if last.frame >= first_frame { last.frame } else { last_frame };
             let end = read.as_ref().map_or(len, |read| len.min(read.end));
+            let frames_end = read.as_ref().map_or(len, |read| read.frames_end.min(end));
             let index = Arc::new(read.unwrap_or_default().index);
-            out.segments.push(SegmentInfo { sequence, first_frame, last_frame: own_last, len, end, lsns, index });
+            out.segments.push(SegmentInfo {
+                sequence,
+                first_frame,
+                last_frame: own_last,
+                len,
+                end,
+                frames_end,
+                lsns,
+                index,
+            });
             // An older segment ends where this one begins, whatever the older header says.
             last_frame = segment.header.map_or(last_frame, |header| header.previous.frame);
         }
@@ -448,16 +472,23 @@ impl Recovery {
 }
 
 impl ReadSegment {
+    /// Of a segment from which nothing was read yet.
+    fn of(header: &SegmentHeader) -> Self {
+        let frames_end = header.first_entry().position;
+        Self { end: 0, frames_end, last: LogPosition::default(), index: SegmentIndex::new(header.first_entry()) }
+    }
+
     /// Adds a frame, the last that `reader` has returned.
     fn add(&mut self, reader: &SegmentReader<'_>, frame: &Frame<'_>) {
         self.last = reader.log_position();
+        self.frames_end = reader.position() as u64;
         if frame.head.kind <= RECORD_KIND_MAX {
             self.index.add(reader.log_position(), (reader.position() - frame.size()) as u64);
         }
     }
 }
 
-fn corrupt(file: FileId, reader: &SegmentReader<'_>, proof: Proof) -> RecoveryError {
+pub(super) fn corrupt(file: FileId, reader: &SegmentReader<'_>, proof: Proof) -> RecoveryError {
     RecoveryError::Corrupt {
         file,
         position: reader.position() as u64,
@@ -468,7 +499,13 @@ fn corrupt(file: FileId, reader: &SegmentReader<'_>, proof: Proof) -> RecoveryEr
 }
 
 /// The last record up to the end of `at` must have the LSN that the file `by` continues from.
-fn check_count(file: FileId, position: u64, at: LogPosition, by: FileId, expected: Lsn) -> Result<(), RecoveryError> {
+pub(super) fn check_count(
+    file: FileId,
+    position: u64,
+    at: LogPosition,
+    by: FileId,
+    expected: Lsn,
+) -> Result<(), RecoveryError> {
     if at.lsn == expected {
         return Ok(());
     }

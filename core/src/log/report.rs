@@ -101,6 +101,8 @@ pub struct SegmentInfo {
     pub len: u64,
     /// How many bytes of the file must be kept; its size if that is not known.
     pub end: u64,
+    /// The byte at which its last frame ends; as `end` if that is not known.
+    pub frames_end: u64,
     /// The LSNs of its records; empty if it was not read.
     pub lsns: Range<Lsn>,
     /// Where its records stand; empty if it was not read.

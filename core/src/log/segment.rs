@@ -5,6 +5,7 @@
 
 use super::frame::{self, CrcSeed, Frame, FrameChain, FrameError, FrameSum, LogPosition};
 use super::header::{BlockReader, BlockWriter, HEADER_BYTES, HeaderError, LogId, all_zero, count};
+use super::segment_index::IndexEntry;
 use super::storage::{FileId, IoOp, WriteAt};
 use crate::types::{FrameNumber, Lsn};
 
@@ -48,6 +49,12 @@ impl SegmentHeader {
     #[must_use]
     pub const fn first_lsn(&self) -> Lsn {
         self.previous.lsn.next()
+    }
+
+    /// Where its first frame begins.
+    #[must_use]
+    pub const fn first_entry(&self) -> IndexEntry {
+        IndexEntry { lsn: self.first_lsn(), frame: self.first_frame(), position: HEADER_BYTES as u64 }
     }
 
     /// Its file.

@@ -22,6 +22,10 @@ impl<F: Faults> Pipeline<F> {
             log,
             maintenance,
             reads,
+            cleaning,
+            scrub: _,
+            notices: _,
+            state_bound,
             snapshot_every_bytes: _,
             snapshot_every_segments: _,
             rest_after: _,
@@ -39,7 +43,10 @@ impl<F: Faults> Pipeline<F> {
         broker.canonical(out)?;
         log.canonical(out)?;
         write!(out, "{maintenance:?} {snapshot_wanted} {log_busy} {maintenance_busy} {mark_at:?} {closing} ")?;
-        write!(out, "{rest_at:?} {rest_is_deferred} {rested:?} {reclaim_at:?} {reads:?} ")
+        write!(out, "{rest_at:?} {rest_is_deferred} {rested:?} {reclaim_at:?} ")?;
+        reads.canonical(out)?;
+        cleaning.canonical(out)?;
+        write!(out, "{state_bound:?} ")
     }
 }
 

@@ -3,7 +3,8 @@
 use super::referred::LiveBytes;
 use super::writer::{NextSegment, Writer};
 use crate::codec::record as codec;
-use crate::log::{FileId, IoOp, SnapshotHead, SnapshotWriter, StorageFault, WriteAt};
+use crate::faults::Faults;
+use crate::log::{FileId, IoOp, SegmentInfo, SnapshotHead, SnapshotWriter, StorageFault, WriteAt};
 use crate::record::{Event, Record};
 use crate::state::View;
 use crate::types::{FrameNumber, Millis, Timestamp};
@@ -19,6 +20,8 @@ const RETRY_SNAPSHOT: Millis = Millis(10_000);
 pub(super) struct Maintenance {
     slice_bytes: usize,
     task: Task,
+    /// The size of the newest complete snapshot.
+    last_snapshot_bytes: u64,
     /// Complete snapshots, oldest first.
     snapshots: Vec<KeptSnapshot>,
     /// Files to remove.
@@ -36,13 +39,19 @@ pub(super) struct Maintenance {
 pub(super) struct KeptSnapshot {
     /// The frame it was taken after.
     pub(super) frame: FrameNumber,
-    /// The sequence numbers of the segments that it refers to, in ascending order.
-    pub(super) segments: Vec<u64>,
+    /// The sequence numbers of the segments that it refers to, in ascending order, with their live bytes.
+    pub(super) segments: Vec<(u64, u64)>,
 }
 
 impl KeptSnapshot {
-    fn refers_to(&self, sequence: u64) -> bool {
-        self.segments.binary_search(&sequence).is_ok()
+    pub(super) fn refers_to(&self, sequence: u64) -> bool {
+        self.live_bytes(sequence).is_some()
+    }
+
+    /// The live bytes of a segment; `None` if it does not refer to it.
+    pub(super) fn live_bytes(&self, sequence: u64) -> Option<u64> {
+        let at = self.segments.binary_search_by_key(&sequence, |(sequence, _)| *sequence).ok()?;
+        Some(self.segments[at].1)
     }
 }
 
@@ -53,9 +62,17 @@ enum Task {
     /// The draft is being written.
     Writing(Box<Draft>),
     /// The draft is synced; it is renamed once the log is synced through its frame.
-    Written(SnapshotHead, Vec<u64>),
+    Written(Box<WrittenDraft>),
     /// The disk was full; the draft is being removed.
     Discarding(SnapshotHead),
+}
+
+#[derive(Clone)]
+struct WrittenDraft {
+    head: SnapshotHead,
+    /// As [`KeptSnapshot::segments`].
+    segments: Vec<(u64, u64)>,
+    bytes: u64,
 }
 
 #[derive(Clone)]
@@ -85,11 +102,12 @@ pub(super) enum MaintenanceTask {
 }
 
 impl Maintenance {
-    pub(super) fn new(slice_bytes: usize, snapshots: Vec<KeptSnapshot>) -> Self {
+    pub(super) fn new(slice_bytes: usize, snapshots: Vec<KeptSnapshot>, last_snapshot_bytes: u64) -> Self {
         Self {
             // Empty slices would never complete a snapshot.
             slice_bytes: slice_bytes.max(1),
             task: Task::Idle,
+            last_snapshot_bytes,
             snapshots,
             obsolete: Vec::new(),
             create_at: None,
@@ -108,9 +126,10 @@ impl Maintenance {
         self.must_retry_snapshot
     }
 
-    /// Ends the wait after a snapshot that failed on a full disk, since messages were removed meanwhile.
-    pub(super) fn retry_snapshot_now(&mut self) {
-        if self.must_retry_snapshot {
+    /// Ends the wait after a snapshot that failed on a full disk, and after one that freed nothing if messages were
+    /// `removed` meanwhile.
+    pub(super) fn retry_snapshot_now(&mut self, removed: bool) {
+        if self.must_retry_snapshot || removed {
             self.snapshot_at = None;
         }
     }
@@ -118,6 +137,16 @@ impl Maintenance {
     /// The frames that the complete snapshots were taken after, oldest first.
     pub(super) fn snapshots(&self) -> impl DoubleEndedIterator<Item = FrameNumber> {
         self.snapshots.iter().map(|snapshot| snapshot.frame)
+    }
+
+    /// The newest complete snapshot.
+    pub(super) fn newest(&self) -> Option<&KeptSnapshot> {
+        self.snapshots.last()
+    }
+
+    /// The size of the newest complete snapshot; 0 without one.
+    pub(super) fn last_snapshot_bytes(&self) -> u64 {
+        self.last_snapshot_bytes
     }
 
     /// When [`Maintenance::on_time`] must be called.
@@ -139,11 +168,11 @@ impl Maintenance {
         self.task = Task::Writing(Box::new(Draft { head, writer: None, images, live, position: 0 }));
     }
 
-    /// The next task and its ops. After a full disk the creation of a segment is retried, if `retries`.
-    pub(super) fn next(&mut self, log: &mut Writer, retries: bool) -> Option<(MaintenanceTask, Vec<IoOp>)> {
+    /// The next task and its ops. After a full disk the creation of a segment is retried.
+    pub(super) fn next(&mut self, log: &mut Writer, faults: &impl Faults) -> Option<(MaintenanceTask, Vec<IoOp>)> {
         let is_wanted = match log.next_segment() {
             NextSegment::Missing => true,
-            NextSegment::NoSpace => retries,
+            NextSegment::NoSpace => faults.retries_full_disk(),
             _ => false,
         };
         if is_wanted && self.create_at.is_none() {
@@ -160,11 +189,11 @@ impl Maintenance {
         }
         match &mut self.task {
             Task::Writing(draft) => {
-                let (finished, ops) = draft.slice(self.slice_bytes);
+                let (finished, ops) = draft.slice(self.slice_bytes, faults);
                 return Some((MaintenanceTask::Write { finished }, ops));
             }
-            Task::Written(head, _) if log.synced().frame >= head.at.frame => {
-                let rename = IoOp::Rename { from: head.draft(), to: head.file() };
+            Task::Written(written) if log.synced().frame >= written.head.at.frame => {
+                let rename = IoOp::Rename { from: written.head.draft(), to: written.head.file() };
                 return Some((MaintenanceTask::Rename, vec![rename, IoOp::SyncFolder]));
             }
             Task::Discarding(head) => {
@@ -192,7 +221,7 @@ impl Maintenance {
         result: Result<(), StorageFault>,
         now: Timestamp,
         log: &mut Writer,
-        is_reading: impl Fn(u64) -> bool,
+        (is_reading, is_kept): (impl Fn(u64) -> bool, impl Fn(&SegmentInfo, bool) -> bool),
     ) -> Result<(), StorageFault> {
         match (task, result) {
             (MaintenanceTask::CreateSegment, Ok(())) => log.set_next_segment(NextSegment::Ready),
@@ -225,13 +254,17 @@ impl Maintenance {
             }
             (MaintenanceTask::Write { finished: true }, Ok(())) => {
                 if let Task::Writing(draft) = std::mem::replace(&mut self.task, Task::Idle) {
-                    let referred = draft.live.referred().iter().map(|segment| segment.sequence).collect();
-                    self.task = Task::Written(draft.head, referred);
+                    let segments = draft.live.referred().into_iter();
+                    let segments = segments.map(|segment| (segment.sequence, segment.live_bytes)).collect();
+                    let written = WrittenDraft { head: draft.head, segments, bytes: draft.position };
+                    self.task = Task::Written(Box::new(written));
                 }
             }
             (MaintenanceTask::Rename, Ok(())) => {
-                if let Task::Written(head, segments) = std::mem::replace(&mut self.task, Task::Idle) {
-                    self.renamed(KeptSnapshot { frame: head.at.frame, segments }, log, &is_reading);
+                if let Task::Written(written) = std::mem::replace(&mut self.task, Task::Idle) {
+                    self.last_snapshot_bytes = written.bytes;
+                    let snapshot = KeptSnapshot { frame: written.head.at.frame, segments: written.segments };
+                    self.renamed(snapshot, log, is_kept);
                 }
                 if log.next_segment() == NextSegment::NoSpace && !self.can_free(log, is_reading) {
                     // The snapshot was taken to free space; the next one waits until that had an effect.
@@ -256,16 +289,17 @@ impl Maintenance {
         log.closed_through(newest.frame).any(|sequence| !newest.refers_to(sequence) && !is_reading(sequence))
     }
 
-    /// A snapshot is complete: keeps it, the one before it, the segments since that one, and those to which one of the
-    /// two refers or that are being read.
-    fn renamed(&mut self, snapshot: KeptSnapshot, log: &mut Writer, is_reading: impl Fn(u64) -> bool) {
+    /// A snapshot is complete: keeps it, the one before it, the segments since that one, and of the others those that
+    /// `is_kept` says, given whether one of the two refers to it.
+    fn renamed(&mut self, snapshot: KeptSnapshot, log: &mut Writer, is_kept: impl Fn(&SegmentInfo, bool) -> bool) {
         self.must_retry_snapshot = false;
         self.snapshots.push(snapshot);
         while self.snapshots.len() > 2 {
             self.obsolete.push(FileId::Snapshot(self.snapshots.remove(0).frame));
         }
         if let [older, newer] = &self.snapshots[..] {
-            let is_kept = |sequence| older.refers_to(sequence) || newer.refers_to(sequence) || is_reading(sequence);
+            let refers = |sequence| older.refers_to(sequence) || newer.refers_to(sequence);
+            let is_kept = |segment: &SegmentInfo| is_kept(segment, refers(segment.sequence));
             self.obsolete.extend(log.drop_closed_through(older.frame, is_kept));
         }
     }
@@ -273,7 +307,7 @@ impl Maintenance {
 
 impl Draft {
     /// The ops that write about `slice_bytes` more of the file, and whether these are the last.
-    fn slice(&mut self, slice_bytes: usize) -> (bool, Vec<IoOp>) {
+    fn slice(&mut self, slice_bytes: usize, faults: &impl Faults) -> (bool, Vec<IoOp>) {
         let file = self.head.draft();
         let mut ops = Vec::new();
         let mut bytes = Vec::with_capacity(slice_bytes + slice_bytes / 4);
@@ -287,7 +321,9 @@ impl Draft {
                 finished = true;
                 break;
             };
-            self.live.add(&image, &self.images);
+            if faults.counts_payload(&image) {
+                self.live.add(&image, &self.images);
+            }
             let record = Record { at: Timestamp::default(), event: Event::Restored(image) };
             let kind = codec::kind(&record.event);
             let written = writer.record(&mut bytes, kind, codec::VERSION, |out| codec::encode(&record, out));
@@ -310,7 +346,16 @@ impl Draft {
 
 impl std::fmt::Debug for Maintenance {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { slice_bytes: _, task, snapshots, obsolete, create_at, snapshot_at, must_retry_snapshot } = self;
+        let Self {
+            slice_bytes: _,
+            last_snapshot_bytes: _,
+            task,
+            snapshots,
+            obsolete,
+            create_at,
+            snapshot_at,
+            must_retry_snapshot,
+        } = self;
         f.debug_struct("Maintenance")
             .field("task", task)
             .field("snapshots", snapshots)
@@ -327,7 +372,7 @@ impl std::fmt::Debug for Task {
         match self {
             Self::Idle => f.write_str("Idle"),
             Self::Writing(draft) => write!(f, "Writing({:?}, {} bytes)", draft.head.at, draft.position),
-            Self::Written(head, segments) => write!(f, "Written({:?}, {segments:?})", head.at),
+            Self::Written(written) => write!(f, "Written({:?}, {:?})", written.head.at, written.segments),
             Self::Discarding(head) => write!(f, "Discarding({:?})", head.at),
         }
     }

@@ -5,27 +5,41 @@
 //! only a restart continues.
 
 mod canonical;
+mod cleaning;
+mod damage;
 mod job;
 mod maintenance;
 mod open;
 mod places;
 mod reads;
 mod referred;
+mod scrub;
+mod segments;
+mod state_bound;
+mod storage_reads;
+mod walk;
 mod writer;
 
+use std::collections::VecDeque;
+
+use self::cleaning::Cleaning;
+pub use self::cleaning::LogFigures;
 use self::job::Purpose;
 pub use self::job::{Job, JobClass};
 use self::maintenance::{Maintenance, MaintenanceTask};
-pub use self::open::{OpenError, OpenOptions, inspect, inspect_with};
+pub use self::open::{OpenError, OpenOptions, inspect, inspect_start_with, inspect_with};
 pub use self::reads::ReadJob;
-use self::reads::{Brought, Reads};
+use self::reads::Reads;
 use self::referred::LiveBytes;
+use self::scrub::Scrub;
+use self::state_bound::StateBound;
+pub use self::storage_reads::LogNotice;
 pub use self::writer::RefusedAppend;
 use self::writer::{NextSegment, Writer};
 use crate::broker::{Broker, LogFault, LogRefusal};
 use crate::command::Command;
 use crate::faults::{Faults, NoFaults};
-use crate::log::{LogPosition, SnapshotHead, Storage, StorageFault};
+use crate::log::{LogPosition, SegmentInfo, SnapshotHead, Storage, StorageFault};
 use crate::reply::Output;
 use crate::state::State;
 use crate::types::{FrameNumber, Limits, Lsn, Millis, Now, Ticket, Timestamp};
@@ -49,7 +63,8 @@ pub struct PipelineConfig {
     pub segment_bytes_min: u64,
     /// Bytes at the end of the last segment that are reserved for acks and deletions when the disk is full.
     pub reserve_bytes: u64,
-    /// Log bytes between two snapshots.
+    /// Log bytes between two snapshots; if the last one was more than half as large, twice its bytes, so that snapshots
+    /// never cost more than half of what is logged.
     pub snapshot_every_bytes: u64,
     /// Segments between two snapshots: every start begins one, however little was written.
     pub snapshot_every_segments: usize,
@@ -60,6 +75,14 @@ pub struct PipelineConfig {
     pub slice_bytes: usize,
     /// Bytes of payloads that stay in memory, beside those that are not synced or that outputs wait for.
     pub memory_bytes: u64,
+    /// So many segments of the largest size the log may be larger than its live bytes; beyond that, and if it is more
+    /// than twice as large, segments are cleaned.
+    pub clean_spare_segments: u64,
+    /// How often every segment with live payloads is read to find damage. `None`: never.
+    pub scrub_interval: Option<Millis>,
+    /// Bytes of the state itself, as [`State::memory`] estimates them. Beyond it, commands that make the state grow are
+    /// refused with [`Overload::Memory`](crate::reply::Overload::Memory); whatever drains it goes on.
+    pub state_bytes_max: u64,
 }
 
 impl Default for PipelineConfig {
@@ -69,11 +92,14 @@ impl Default for PipelineConfig {
             segment_bytes: 64 << 20,
             segment_bytes_min: 25 << 20,
             reserve_bytes: 8 << 20,
-            snapshot_every_bytes: 256 << 20,
+            snapshot_every_bytes: 64 << 20,
             snapshot_every_segments: 12,
             rest_after: Some(Millis(2_000)),
             slice_bytes: 256 << 10,
             memory_bytes: 256 << 20,
+            clean_spare_segments: 8,
+            scrub_interval: Some(Millis(7 * 24 * 3_600_000)),
+            state_bytes_max: u64::MAX,
         }
     }
 }
@@ -102,6 +128,10 @@ pub struct Pipeline<F: Faults = NoFaults> {
     log: Writer,
     maintenance: Maintenance,
     reads: Reads,
+    cleaning: Cleaning,
+    scrub: Scrub,
+    notices: VecDeque<LogNotice>,
+    state_bound: StateBound,
     snapshot_every_bytes: u64,
     snapshot_every_segments: usize,
     rest_after: Option<Millis>,
@@ -144,7 +174,9 @@ impl<F: Faults> Pipeline<F> {
     /// every
     /// command is refused.
     pub fn handle(&mut self, now: impl Into<Now>, command: Command) -> Ticket {
+        let now = now.into();
         self.log.begin_call();
+        self.log.refuse_growth(self.state_bound.is_reached(self.broker.state(), now.mono));
         self.broker.handle(now, command, &mut self.log)
     }
 
@@ -162,6 +194,7 @@ impl<F: Faults> Pipeline<F> {
         }
         self.broker.handle_timeout(now, &mut self.log);
         self.maintenance.on_time(now.mono);
+        self.reads_on_time(now.mono);
         if self.reclaim_at.is_some_and(|at| at <= now.mono) && !self.has_failed() {
             self.reclaim_retained(now.mono);
         }
@@ -192,7 +225,7 @@ impl<F: Faults> Pipeline<F> {
         if self.has_failed() || self.closing {
             return None;
         }
-        let times = [self.mark_at, self.rest_at, self.reclaim_at, self.maintenance.retry_at()];
+        let times = [self.mark_at, self.rest_at, self.reclaim_at, self.maintenance.retry_at(), self.next_read_at()];
         let times = times.into_iter().chain([self.broker.poll_timeout()]);
         times.into_iter().flatten().min()
     }
@@ -275,9 +308,18 @@ impl<F: Faults> Pipeline<F> {
             Purpose::Maintenance(task) => {
                 self.maintenance_busy = false;
                 let was_full = self.log.next_segment() == NextSegment::NoSpace;
+                let newest = self.maintenance.snapshots().next_back();
                 let is_reading = |sequence| self.reads.is_reading(sequence);
-                if let Err(fault) = self.maintenance.complete(task, result, now.mono, &mut self.log, is_reading) {
+                let is_kept = |segment: &SegmentInfo, lists| {
+                    let is_needed = lists || is_reading(segment.sequence);
+                    self.broker.faults().keeps_segment(self.broker.state(), &segment.lsns, is_needed)
+                };
+                let keeps = (is_reading, is_kept);
+                if let Err(fault) = self.maintenance.complete(task, result, now.mono, &mut self.log, keeps) {
                     self.fail("keeping the log's files", &fault);
+                }
+                if self.maintenance.snapshots().next_back() != newest {
+                    self.plan_cleaning();
                 }
                 if self.closing && task == MaintenanceTask::CreateSegment {
                     // Created after the close, which has left the reserve elsewhere.
@@ -288,41 +330,6 @@ impl<F: Faults> Pipeline<F> {
                 }
             }
         }
-    }
-
-    /// The next read of a payload for which an output waits; `None` if there is none, or as many reads are under way as
-    /// may be.
-    ///
-    /// Call it after every [`Pipeline::handle`], [`Pipeline::handle_timeout`], [`Pipeline::complete`] and
-    /// [`Pipeline::complete_read`], until it returns `None`. Reads may be performed at the same time as jobs, in any
-    /// order. A read that is not performed keeps outputs from leaving, and its segment from being removed.
-    pub fn poll_read(&mut self) -> Option<ReadJob> {
-        while !self.has_failed() {
-            match self.reads.next(&self.log, self.broker.wanted_payloads())? {
-                Ok(job) => return Some(job),
-                // Its segment is removed, so nothing refers to it any more.
-                Err(payload) => self.broker.on_gone(payload),
-            }
-        }
-        None
-    }
-
-    /// Reports the result of a read.
-    ///
-    /// Call it exactly once per read, with the result of [`ReadJob::perform`]. Bytes that are not what was written are
-    /// read again. Outputs that waited for what it brought may leave.
-    pub fn complete_read(&mut self, now: impl Into<Now>, job: &ReadJob, result: Result<Vec<u8>, StorageFault>) {
-        match self.reads.complete(job, result, self.log.log_id()) {
-            Brought::Records(records) => self.broker.on_read(now, &records),
-            Brought::Nothing => {}
-            Brought::Damaged(why) => self.broker.on_log_failed(LogFault(format!("reading a payload: {why}"))),
-        }
-    }
-
-    /// The number of reads since the start, and their bytes.
-    #[must_use]
-    pub fn reads(&self) -> (u64, u64) {
-        self.reads.totals()
     }
 
     /// Performs all jobs and reads, one by one, until there is none. Replaces [`Pipeline::poll_job`],
@@ -417,6 +424,7 @@ impl<F: Faults> Pipeline<F> {
         let job =
             Job { class: JobClass::Log, ops, purpose: Purpose::Commit { through: batch.through, end: batch.end } };
         self.bytes_since_snapshot += job.appended_bytes();
+        self.cleaning.written(job.appended_bytes());
         Some(job)
     }
 
@@ -424,7 +432,7 @@ impl<F: Faults> Pipeline<F> {
         if self.maintenance_busy || self.closing {
             return None;
         }
-        let (task, ops) = self.maintenance.next(&mut self.log, self.broker.faults().retries_full_disk())?;
+        let (task, ops) = self.maintenance.next(&mut self.log, self.broker.faults())?;
         self.maintenance_busy = true;
         let ops = self.broker.faults().job_ops(ops);
         Some(Job { class: JobClass::Background, ops, purpose: Purpose::Maintenance(task) })
@@ -470,10 +478,12 @@ impl<F: Faults> Pipeline<F> {
         if self.log.next_segment() != NextSegment::NoSpace {
             return;
         }
-        if self.broker.reclaim_retained(&mut self.log) {
-            self.reclaim_at = Some(now);
-        } else {
-            self.maintenance.retry_snapshot_now();
+        let before = self.broker.appended();
+        let has_more = self.broker.reclaim_retained(&mut self.log);
+        self.reclaim_at = has_more.then_some(now);
+        let removed = self.broker.appended() > before;
+        if removed || !has_more {
+            self.maintenance.retry_snapshot_now(removed);
         }
     }
 
@@ -503,7 +513,7 @@ impl<F: Faults> Pipeline<F> {
         }
         let closed = self.log.closed_since(newest.unwrap_or_default());
         let many_segments = faults.is_due_by_segments(closed, self.snapshot_every_segments);
-        let much_written = self.bytes_since_snapshot >= self.snapshot_every_bytes;
+        let much_written = self.bytes_since_snapshot >= self.snapshot_interval();
         let due = self.snapshot_wanted || is_retry || many_segments || much_written;
         if !(reclaims || due && !covered) {
             return;
@@ -530,6 +540,18 @@ impl<F: Faults> Pipeline<F> {
         self.broker.sweep_referrers();
         let images = self.broker.faults().snapshot(self.broker.state());
         self.maintenance.begin(head, images, LiveBytes::new(self.log.extents()));
+    }
+
+    /// The bound on the memory of the state.
+    #[must_use]
+    pub fn state_bytes_max(&self) -> u64 {
+        self.state_bound.max()
+    }
+
+    /// The log bytes after which the next snapshot is due.
+    #[must_use]
+    pub fn snapshot_interval(&self) -> u64 {
+        self.snapshot_every_bytes.max(self.maintenance.last_snapshot_bytes().saturating_mul(2))
     }
 
     /// Whether another snapshot of the same state frees segments.

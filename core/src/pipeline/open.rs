@@ -1,15 +1,20 @@
 //! Opening a log: recovers the state, begins a new segment and boots.
 
+use super::cleaning::Cleaning;
 use super::maintenance::{KeptSnapshot, Maintenance};
 use super::reads::Reads;
+use super::scrub::Scrub;
+use super::state_bound::StateBound;
 use super::writer::{Sizes, Writer};
 use super::{Pipeline, PipelineConfig};
+use std::collections::VecDeque;
+
 use crate::broker::{Broker, LogRefusal};
 use crate::codec::{image, record as codec};
 use crate::faults::{Faults, NoFaults};
 use crate::log::{
-    HEADER_BYTES, IoOp, LogId, Malformed, Recovered, RecoveryError, Replay, SegmentHeader, Storage, StorageFault,
-    recover,
+    FileId, HEADER_BYTES, IoOp, ListedSegments, LogId, Malformed, Recovered, RecoveryError, ReferredSegment, Replay,
+    SegmentHeader, Storage, StorageFault, recover_with,
 };
 use crate::state::State;
 use crate::types::{Boot, Limits, Lsn, Now};
@@ -94,9 +99,43 @@ pub fn inspect_with(
     new_log: Option<LogId>,
     faults: &impl Faults,
 ) -> Result<(State, Recovered), RecoveryError> {
+    recover_state(storage, new_log, faults, ListedSegments::Whole)
+}
+
+/// [`inspect_with`], but reads no more than a start does: damage to a payload before the snapshot is not found.
+///
+/// # Errors
+/// As [`inspect`].
+#[doc(hidden)]
+pub fn inspect_start_with(
+    storage: &mut (impl Storage + ?Sized),
+    new_log: Option<LogId>,
+    faults: &impl Faults,
+) -> Result<(State, Recovered), RecoveryError> {
+    recover_state(storage, new_log, faults, ListedSegments::Footers)
+}
+
+fn recover_state(
+    storage: &mut (impl Storage + ?Sized),
+    new_log: Option<LogId>,
+    faults: &impl Faults,
+    listed: ListedSegments,
+) -> Result<(State, Recovered), RecoveryError> {
     let mut rebuild = Rebuild { state: State::default(), faults };
-    let recovered = recover(storage, new_log, &mut rebuild)?;
+    let recovered = recover_with(storage, new_log, &mut rebuild, listed)?;
+    check_references(&rebuild.state, &recovered)?;
     Ok((rebuild.state, faults.recovered(recovered)))
+}
+
+/// A message must refer to a record in a segment that the snapshot lists, or that was replayed.
+fn check_references(state: &State, recovered: &Recovered) -> Result<(), RecoveryError> {
+    let segments = recovered.segments.iter().filter(|segment| !segment.lsns.is_empty());
+    let held: Vec<_> = segments.map(|segment| segment.lsns.clone()).collect();
+    let Some(lsn) = state.record_outside(&held) else { return Ok(()) };
+    let last_segment = FileId::Segment(recovered.next_segment - 1);
+    let file = recovered.snapshot.map_or(last_segment, |at| FileId::Snapshot(at.frame));
+    let reason = format!("a message refers to record {lsn}, which stands in no segment that it lists or that follows");
+    Err(RecoveryError::Contradictory { file, reason: Malformed::new(reason) })
 }
 
 /// Creates a segment and returns its size, which is reduced on a full disk: a broker must start on a full disk, since
@@ -131,11 +170,19 @@ fn begin_segment(
 /// segments are removed only once a newer one has replaced it.
 fn kept_snapshots(recovered: &Recovered) -> Vec<KeptSnapshot> {
     let used = recovered.snapshot.map(|at| at.frame);
+    let listed = |segment: &ReferredSegment| (segment.sequence, segment.live_bytes);
     let kept = recovered.snapshots.iter().map(|frame| {
         let referred = if Some(*frame) == used { &recovered.referred[..] } else { &[] };
-        KeptSnapshot { frame: *frame, segments: referred.iter().map(|segment| segment.sequence).collect() }
+        KeptSnapshot { frame: *frame, segments: referred.iter().map(listed).collect() }
     });
     kept.collect()
+}
+
+/// The size of the snapshot that the state was restored from; 0 without one.
+fn snapshot_bytes(storage: &mut (impl Storage + ?Sized), recovered: &Recovered) -> Result<u64, StorageFault> {
+    let Some(at) = recovered.snapshot else { return Ok(0) };
+    let found = storage.list()?.into_iter().find(|info| info.file == FileId::Snapshot(at.frame));
+    Ok(found.map_or(0, |info| info.len))
 }
 
 /// Options for opening a log, in the manner of [`std::fs::OpenOptions`].
@@ -204,7 +251,8 @@ impl<F: Faults> OpenOptions<F> {
         now: impl Into<Now>,
     ) -> Result<(Pipeline<F>, Recovered), OpenError> {
         let Self { config, new_log, faults } = self;
-        let (state, recovered) = inspect_with(storage, new_log, &faults)?;
+        let (state, recovered) = inspect_start_with(storage, new_log, &faults)?;
+        let snapshot_bytes = snapshot_bytes(storage, &recovered)?;
         let epoch = u64::from(state.boot().0) + 1;
         let header = faults.next_header(&recovered);
         for op in recovered.cleanup_ops() {
@@ -217,12 +265,18 @@ impl<F: Faults> OpenOptions<F> {
         let mut log = Writer::new(&header, &recovered, epoch, sizes);
         let bytes_since_snapshot = faults.bytes_since_snapshot(recovered.bytes_read);
         let mut broker = Broker::new(state, recovered.last.lsn, config.limits, config.memory_bytes, faults);
+        let now = now.into();
         broker.boot(now, &mut log)?;
-        let pipeline = Pipeline {
+        let spare_bytes = segment_bytes.saturating_mul(config.clean_spare_segments);
+        let mut pipeline = Pipeline {
             broker,
             log,
-            maintenance: Maintenance::new(config.slice_bytes, kept_snapshots(&recovered)),
+            maintenance: Maintenance::new(config.slice_bytes, kept_snapshots(&recovered), snapshot_bytes),
             reads: Reads::default(),
+            cleaning: Cleaning::new(spare_bytes),
+            scrub: Scrub::new(config.scrub_interval, now.mono),
+            notices: VecDeque::new(),
+            state_bound: StateBound::new(config.state_bytes_max),
             snapshot_every_bytes: config.snapshot_every_bytes,
             snapshot_every_segments: config.snapshot_every_segments,
             rest_after: config.rest_after,
@@ -237,6 +291,7 @@ impl<F: Faults> OpenOptions<F> {
             reclaim_at: None,
             closing: false,
         };
+        pipeline.plan_cleaning();
         Ok((pipeline, recovered))
     }
 }

@@ -1,22 +1,35 @@
-//! Reads: bring the payloads back for which outputs wait.
+//! Reads of segments: for outputs that wait for payloads, for cleaning and for scrub.
+//!
+//! Bytes that are not what was written are read again a second later, in case the fault was of the way and not of the
+//! disk. The third time, whatever can be read of the place is examined: intact records are used, the others are lost.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use super::damage::{Block, DamagedRecords, Examined, Frames, OnDamage, Stop, examine};
+use super::walk::{Walk, WalkPurpose};
 use super::writer::Writer;
-use crate::codec::record as codec;
-use crate::log::frame::{FrameError, decode};
-use crate::log::{CrcSeed, FileId, LogId, LogPosition, RECORD_KIND_MAX, Storage, StorageFault};
+use crate::log::{CrcSeed, FileId, IndexEntry, LogPosition, SegmentIndex, Storage, StorageFault};
 use crate::record::Record;
-use crate::types::{FrameNumber, Lsn, PayloadId};
+use crate::types::{Lsn, Millis, PayloadId, Timestamp};
 
 /// Bytes of a read, unless a record is longer.
 const READ_BYTES: u64 = 256 << 10;
 
-/// The most reads under way.
+/// The most reads for outputs under way.
 const READS_MAX: usize = 4;
 
-/// How often the same bytes are read until they count as damaged.
-const ATTEMPTS: u32 = 3;
+/// How often a place is read until it counts as damaged.
+pub(super) const ATTEMPTS: u32 = 3;
+
+/// How long after a failed read the next one of the same place follows.
+const RETRY: Millis = Millis(1_000);
+
+/// How long a failed read is remembered at most.
+const FORGET: Millis = Millis(60_000);
+
+/// The bytes that are read at a time of a place of which not everything can be read.
+const SECTOR_BYTES: usize = 512;
 
 /// A read of a segment. Several may be under way, in any order; each keeps its segment from being removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +39,8 @@ pub struct ReadJob {
     file: FileId,
     position: u64,
     len: usize,
+    /// Whether zeros stand for what cannot be read.
+    is_piecewise: bool,
 }
 
 impl ReadJob {
@@ -54,9 +69,24 @@ impl ReadJob {
     /// Of the storage.
     pub fn perform(&self, storage: &mut (impl Storage + ?Sized)) -> Result<Vec<u8>, StorageFault> {
         let mut bytes = vec![0; self.len];
-        let read = storage.read(self.file, self.position, &mut bytes)?;
-        bytes.truncate(read);
+        match storage.read(self.file, self.position, &mut bytes) {
+            Ok(read) => bytes.truncate(read),
+            Err(StorageFault::NoDescriptor) => return Err(StorageFault::NoDescriptor),
+            Err(fault) if !self.is_piecewise => return Err(fault),
+            Err(_) => self.read_piecewise(&mut bytes, storage),
+        }
         Ok(bytes)
+    }
+
+    /// Reads sector by sector; what cannot be read becomes zeros.
+    fn read_piecewise(&self, bytes: &mut [u8], storage: &mut (impl Storage + ?Sized)) {
+        bytes.fill(0);
+        for (index, piece) in bytes.chunks_mut(SECTOR_BYTES).enumerate() {
+            let position = self.position + (index * SECTOR_BYTES) as u64;
+            if storage.read(self.file, position, piece).is_err() {
+                piece.fill(0);
+            }
+        }
     }
 }
 
@@ -65,10 +95,19 @@ impl ReadJob {
 pub(super) struct Reads {
     next_id: u64,
     under_way: BTreeMap<u64, Planned>,
-    /// How often the read of a record has failed.
-    failures: BTreeMap<Lsn, u32>,
+    /// Failed reads, by the record that they were for.
+    failures: BTreeMap<Lsn, Failure>,
+    /// The first intact records behind damage, each with its segment: reads of later records begin there.
+    behind_damage: BTreeMap<Lsn, (u64, IndexEntry)>,
+    now: Timestamp,
     count: u64,
     bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Failure {
+    count: u32,
+    retry_at: Timestamp,
 }
 
 /// A read under way.
@@ -77,20 +116,35 @@ struct Planned {
     sequence: u64,
     /// The position of the first frame.
     first: LogPosition,
-    /// The records that it brings; the last may be cut off.
+    /// The byte at which it begins.
+    position: u64,
+    /// The last record that it brings, which may be cut off, or that waits for what it brings.
     through: Lsn,
-    /// The payload for which it was planned.
-    wanted: PayloadId,
+    purpose: Purpose,
+    /// Whether it reads to the end of the segment.
+    is_last: bool,
+    /// If the place is examined: what stands behind it.
+    behind: Option<LogPosition>,
+}
+
+/// What a read is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// An output lacks this payload.
+    Output(PayloadId),
+    /// A walk, which stands at the beginning of the read.
+    Walk(WalkPurpose),
 }
 
 /// What a read has brought.
-pub(super) enum Brought {
-    /// Records, in the order of the log.
-    Records(Vec<(Lsn, Record)>),
-    /// Not the record for which it was planned; it is read again.
-    Nothing,
-    /// Not the record for which it was planned, again and again: why.
-    Damaged(String),
+#[derive(Debug, Default)]
+pub(super) struct Brought {
+    /// Intact records, in the order of the log.
+    pub(super) records: Vec<(Lsn, Record)>,
+    /// Records that are damaged for good.
+    pub(super) damaged: Vec<DamagedRecords>,
+    /// If it was of a walk: where that goes on.
+    pub(super) walk: Option<(WalkPurpose, Walk)>,
 }
 
 impl Reads {
@@ -99,9 +153,35 @@ impl Reads {
         (self.count, self.bytes)
     }
 
+    /// As [`Pipeline::canonical`](super::Pipeline::canonical).
+    pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        for Planned { first, through, purpose, behind, .. } in self.under_way.values() {
+            write!(out, "{first:?} {through:?} {purpose:?} {behind:?} ")?;
+        }
+        write!(out, "{:?} ", self.failures)
+    }
+
     /// Whether the segment is being read.
     pub(super) fn is_reading(&self, sequence: u64) -> bool {
         self.under_way.values().any(|planned| planned.sequence == sequence)
+    }
+
+    /// Whether a walk has a read under way.
+    pub(super) fn is_walking(&self, purpose: WalkPurpose) -> bool {
+        self.under_way.values().any(|planned| planned.purpose == Purpose::Walk(purpose))
+    }
+
+    pub(super) fn on_time(&mut self, now: Timestamp) {
+        self.now = self.now.max(now);
+    }
+
+    /// When a failed read can be repeated.
+    pub(super) fn retry_at(&self) -> Option<Timestamp> {
+        self.failures.values().map(|failure| failure.retry_at).filter(|at| *at > self.now).min()
+    }
+
+    fn may_read(&self, lsn: Lsn) -> bool {
+        self.failures.get(&lsn).is_none_or(|failure| failure.retry_at <= self.now)
     }
 
     /// The next read for the `wanted` payloads; or one of them whose segment is removed.
@@ -109,87 +189,252 @@ impl Reads {
         &mut self,
         log: &Writer,
         wanted: impl Iterator<Item = PayloadId>,
+        attempts: u32,
     ) -> Option<Result<ReadJob, PayloadId>> {
-        if self.under_way.len() >= READS_MAX {
+        let is_for_output = |planned: &&Planned| matches!(planned.purpose, Purpose::Output(_));
+        if self.under_way.values().filter(is_for_output).count() >= READS_MAX {
             return None;
         }
         let is_coming =
             |lsn: Lsn| self.under_way.values().any(|planned| planned.first.lsn <= lsn && lsn <= planned.through);
-        let payload = { wanted }.find(|payload| !is_coming(payload.lsn))?;
+        let payload = { wanted }.find(|payload| !is_coming(payload.lsn) && self.may_read(payload.lsn))?;
         let lsn = payload.lsn;
         let place = log.place_of(lsn);
-        let Some((place, entry)) = place.and_then(|place| Some((place, place.index.find(lsn)?))) else {
+        let Some((place, mut entry)) = place.and_then(|place| Some((place, place.index.find(lsn)?))) else {
             return Some(Err(payload));
         };
+        if let Some((_, (sequence, behind_damage))) = self.behind_damage.range(..=lsn).next_back()
+            && *sequence == place.sequence
+            && behind_damage.lsn > entry.lsn
+        {
+            entry = *behind_damage;
+        }
+        let first = LogPosition { frame: entry.frame, lsn: entry.lsn };
+        let walk = Walk { sequence: place.sequence, next: first, position: entry.position, needed: 0 };
+        // Where nothing is known behind the entry, reads go on from it until one of them has brought the record.
+        let goes_on = place.index.unknown_from() == Some(entry);
         // An entry stands at the beginning of a record, so the record ends at the next one at the latest.
-        let behind = place.index.next_after(lsn).map_or(place.end, |next| next.position);
-        let end = (entry.position + READ_BYTES).max(behind).min(place.end);
-        let through = place.index.last_before(end).map_or(lsn, |last| Lsn(last.lsn.0 - 1)).max(lsn);
+        let behind = match goes_on {
+            true => entry.position.saturating_add(place.index.unknown_bytes()),
+            false => place.index.next_after(lsn).map_or(place.end, |next| next.position),
+        };
+        // What has failed is read again by itself: the fault may be elsewhere in the block.
+        let is_repeated = self.failures.contains_key(&lsn) && !goes_on;
+        let block = if is_repeated { 0 } else { READ_BYTES };
+        let end = (entry.position + block).max(behind).min(place.end);
+        let through = match goes_on {
+            true => Lsn(place.behind.lsn.0 - 1),
+            false => place.index.last_before(end).map_or(lsn, |last| Lsn(last.lsn.0 - 1)).max(lsn),
+        };
+        let purpose = Purpose::Output(payload);
+        Some(Ok(match self.is_last_attempt(lsn, attempts) {
+            true => self.plan_examination(&walk, lsn, purpose, log)?,
+            false => self.plan(&walk, (end, end == place.end), through, purpose),
+        }))
+    }
+
+    /// The next read of a walk. `None` if it must wait, or is at its end.
+    pub(super) fn next_of_walk(
+        &mut self,
+        walk: &Walk,
+        purpose: WalkPurpose,
+        log: &Writer,
+        attempts: u32,
+    ) -> Option<ReadJob> {
+        let lsn = walk.next.lsn;
+        if self.is_walking(purpose) || !self.may_read(lsn) {
+            return None;
+        }
+        let place = log.place_of_segment(walk.sequence)?;
+        let purpose = Purpose::Walk(purpose);
+        if walk.position >= place.end {
+            return None;
+        }
+        if self.is_last_attempt(lsn, attempts) {
+            return self.plan_examination(walk, lsn, purpose, log);
+        }
+        let end = (walk.position + READ_BYTES.max(walk.needed)).min(place.end);
+        // Outputs do not wait for what a walk may bring.
+        Some(self.plan(walk, (end, end == place.end), Lsn(0), purpose))
+    }
+
+    fn is_last_attempt(&self, lsn: Lsn, attempts: u32) -> bool {
+        self.failures.get(&lsn).map_or(0, |failure| failure.count) + 1 >= attempts
+    }
+
+    /// Plans to read from `walk` to the next place behind the record `lsn` of which the frame number is known.
+    fn plan_examination(&mut self, walk: &Walk, lsn: Lsn, purpose: Purpose, log: &Writer) -> Option<ReadJob> {
+        let place = log.place_of_segment(walk.sequence)?;
+        let anchor =
+            place.index.next_after(lsn).filter(|entry| (walk.position + 1..=place.end).contains(&entry.position));
+        let (end, behind) = match anchor {
+            Some(entry) => (entry.position, LogPosition { frame: entry.frame, lsn: entry.lsn }),
+            None => (place.end, place.behind),
+        };
+        let through = match purpose {
+            Purpose::Output(_) => Lsn(behind.lsn.0 - 1),
+            Purpose::Walk(_) => Lsn(0),
+        };
+        let mut job = self.plan(walk, (end, false), through, purpose);
+        job.is_piecewise = true;
+        self.under_way.get_mut(&job.id).expect("it was just planned").behind = Some(behind);
+        Some(job)
+    }
+
+    fn plan(&mut self, walk: &Walk, (end, is_last): (u64, bool), through: Lsn, purpose: Purpose) -> ReadJob {
+        let Walk { sequence, next: first, position, .. } = *walk;
         let id = self.next_id;
         self.next_id += 1;
-        let first = LogPosition { frame: entry.frame, lsn: entry.lsn };
-        self.under_way.insert(id, Planned { sequence: place.sequence, first, through, wanted: payload });
-        let len = (end - entry.position) as usize;
-        Some(Ok(ReadJob { id, file: FileId::Segment(place.sequence), position: entry.position, len }))
+        self.under_way.insert(id, Planned { sequence, first, position, through, purpose, is_last, behind: None });
+        let len = (end - position) as usize;
+        ReadJob { id, file: FileId::Segment(sequence), position, len, is_piecewise: false }
     }
 
-    /// What a performed read has brought.
-    pub(super) fn complete(&mut self, job: &ReadJob, result: Result<Vec<u8>, StorageFault>, log_id: LogId) -> Brought {
-        let Some(planned) = self.under_way.remove(&job.id) else { return Brought::Nothing };
+    /// What a performed read has brought at `now`; `as_found` passes on what was found.
+    pub(super) fn complete(
+        &mut self,
+        job: &ReadJob,
+        result: Result<Vec<u8>, StorageFault>,
+        log: &mut Writer,
+        now: Timestamp,
+        as_found: impl FnOnce(Vec<u8>, CrcSeed) -> Vec<u8>,
+    ) -> Brought {
+        self.on_time(now);
+        let Some(planned) = self.under_way.remove(&job.id) else { return Brought::default() };
         self.count += 1;
-        let why = match result {
-            Ok(bytes) => {
-                self.bytes += bytes.len() as u64;
-                let (records, why) = records(&bytes, CrcSeed::new(log_id, job.file), planned.first);
-                let PayloadId { lsn, part } = planned.wanted;
-                match records.iter().find(|(found, _)| *found == lsn) {
-                    Some((_, record)) if record.event.bodies().any(|(found, _)| found == part) => {
-                        self.failures.remove(&lsn);
-                        return Brought::Records(records);
-                    }
-                    // Else it would be read again and again.
-                    Some(_) => format!("it has no payload {part}"),
-                    None => why,
+        let seed = CrcSeed::new(log.log_id(), job.file);
+        let bytes = match result {
+            Ok(bytes) => as_found(bytes, seed),
+            // Says nothing of the bytes.
+            Err(StorageFault::NoDescriptor) => {
+                let lsn = planned.wanted_lsn();
+                let count = self.failures.get(&lsn).map_or(0, |failure| failure.count);
+                self.failures.insert(lsn, Failure { count, retry_at: self.now.after(RETRY) });
+                return Brought { walk: planned.walk_at(planned.first, planned.position, 0), ..Brought::default() };
+            }
+            Err(_) => {
+                self.failed(planned.wanted_lsn());
+                return Brought { walk: planned.walk_at(planned.first, planned.position, 0), ..Brought::default() };
+            }
+        };
+        self.bytes += bytes.len() as u64;
+        match planned.behind {
+            Some(behind) => self.examined(&planned, job, bytes, seed, behind),
+            None => self.read(&planned, job, &bytes, seed, log.growing_index(planned.sequence)),
+        }
+    }
+
+    fn read(
+        &mut self,
+        planned: &Planned,
+        job: &ReadJob,
+        bytes: &[u8],
+        seed: CrcSeed,
+        mut index: Option<&mut SegmentIndex>,
+    ) -> Brought {
+        let on_damage = match planned.purpose {
+            Purpose::Output(_) => OnDamage::Skip,
+            Purpose::Walk(_) => OnDamage::Stop,
+        };
+        let block = Block { bytes, position: planned.position, first: planned.first, seed };
+        let Frames { records, end, next, stop, is_news } = block.read(index.as_deref_mut(), on_damage);
+        let is_short = bytes.len() < job.len;
+        match planned.purpose {
+            Purpose::Output(PayloadId { lsn, part }) => {
+                let found = records.iter().find(|(found, _)| *found == lsn);
+                // Without the part it would be read again and again.
+                let has_part = |record: &Record| record.event.bodies().any(|(found, _)| found == part);
+                let is_ahead = index.and_then(|index| index.unknown_from()).is_some_and(|from| from.lsn <= lsn);
+                self.brought(&records, lsn);
+                match found {
+                    Some((_, record)) if has_part(record) => self.forget_failures(lsn),
+                    // It has come nearer to the record, and goes on from another place.
+                    None if is_news && is_ahead => self.forget_failures(lsn),
+                    _ => self.failed(lsn),
                 }
+                Brought { records, ..Brought::default() }
             }
-            Err(fault) => fault.to_string(),
-        };
-        let failures = self.failures.entry(planned.wanted.lsn).or_default();
-        *failures += 1;
-        match *failures >= ATTEMPTS {
-            true => Brought::Damaged(format!("{}, record {}: {why}", job.file, planned.wanted.lsn)),
-            false => Brought::Nothing,
+            Purpose::Walk(_) => {
+                let is_cut_off = stop == Some(Stop::CutOff) && !is_short && !planned.is_last;
+                let needed = if is_cut_off && end == 0 { 2 * job.len as u64 } else { 0 };
+                if end > 0 {
+                    self.failures.remove(&planned.first.lsn);
+                }
+                self.brought(&records, Lsn(0));
+                if is_short || stop.is_some() && !is_cut_off {
+                    self.failed(next.lsn);
+                } else if stop.is_none() {
+                    // An earlier walk may have failed at what stands between the last record and the next one.
+                    self.forget_failures(next.lsn);
+                }
+                let walk = planned.walk_at(next, planned.position + end as u64, needed);
+                Brought { records, walk, ..Brought::default() }
+            }
         }
+    }
+
+    fn examined(
+        &mut self,
+        planned: &Planned,
+        job: &ReadJob,
+        mut bytes: Vec<u8>,
+        seed: CrcSeed,
+        behind: LogPosition,
+    ) -> Brought {
+        // A file that was cut off.
+        bytes.resize(job.len, 0);
+        self.failures.remove(&planned.wanted_lsn());
+        let Examined { records, damaged, resumed } = examine(&bytes, seed, planned.first, behind);
+        self.brought(&records, Lsn(0));
+        for (at, position) in resumed {
+            let entry = IndexEntry { lsn: at.lsn, frame: at.frame, position: planned.position + position as u64 };
+            self.behind_damage.insert(at.lsn, (planned.sequence, entry));
+        }
+        let walk = planned.walk_at(behind, planned.position + job.len as u64, 0);
+        Brought { records, damaged, walk }
+    }
+
+    /// Forgets the damage of segments that were removed.
+    pub(super) fn forget_removed(&mut self, is_there: impl Fn(u64) -> bool) {
+        self.behind_damage.retain(|_, (sequence, _)| is_there(*sequence));
+    }
+
+    /// Forgets the failures of records that a read has brought after all, but for the one that it was planned for.
+    fn brought(&mut self, records: &[(Lsn, Record)], planned_for: Lsn) {
+        if !self.failures.is_empty() {
+            for (lsn, _) in records.iter().filter(|(lsn, _)| *lsn != planned_for) {
+                self.failures.remove(lsn);
+            }
+        }
+    }
+
+    fn forget_failures(&mut self, lsn: Lsn) {
+        self.failures.remove(&lsn);
+    }
+
+    /// A read did not bring the record `lsn`.
+    fn failed(&mut self, lsn: Lsn) {
+        let now = self.now;
+        self.failures.retain(|_, failure| now < failure.retry_at.after(FORGET));
+        let count = self.failures.get(&lsn).map_or(0, |failure| failure.count);
+        self.failures.insert(lsn, Failure { count: count + 1, retry_at: now.after(RETRY) });
     }
 }
 
-/// The records in `bytes`, which begin with the frame at `first`, up to the first that is cut off or damaged; and why
-/// they end there.
-fn records(bytes: &[u8], seed: CrcSeed, first: LogPosition) -> (Vec<(Lsn, Record)>, String) {
-    let (mut found, mut at, mut expected, mut lsn) = (Vec::new(), 0, first.frame, first.lsn);
-    loop {
-        let frame = match decode(&bytes[at..], seed) {
-            Ok(frame) if frame.head.number == expected => frame,
-            Ok(frame) => return (found, wrong_number(frame.head.number, expected)),
-            Err(error) => return (found, describe(error)),
-        };
-        let head = frame.head;
-        if head.kind <= RECORD_KIND_MAX {
-            match codec::decode(head.kind, head.version, frame.payload) {
-                Ok(record) => found.push((lsn, record)),
-                Err(error) => return (found, error.to_string()),
-            }
-            lsn = lsn.next();
+impl Planned {
+    /// The record for which it was planned.
+    fn wanted_lsn(&self) -> Lsn {
+        match self.purpose {
+            Purpose::Output(payload) => payload.lsn,
+            Purpose::Walk(_) => self.first.lsn,
         }
-        expected = expected.next();
-        at += frame.size();
     }
-}
 
-fn wrong_number(found: FrameNumber, expected: FrameNumber) -> String {
-    format!("frame {found} where frame {expected} should be")
-}
-
-fn describe(error: FrameError) -> String {
-    format!("not a frame: {error}")
+    /// Its walk, if it is of one, at another place of the segment.
+    fn walk_at(&self, next: LogPosition, position: u64, needed: u64) -> Option<(WalkPurpose, Walk)> {
+        match self.purpose {
+            Purpose::Output(_) => None,
+            Purpose::Walk(purpose) => Some((purpose, Walk { sequence: self.sequence, next, position, needed })),
+        }
+    }
 }

@@ -3,18 +3,20 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::canonical;
+pub(super) use super::segments::{Batch, NextSegment, Sizes};
+use super::{canonical, state_bound};
 use crate::broker::{LogRefusal, LogSink, SpaceClass};
 use crate::codec::record as codec;
 use crate::log::frame::FRAME_HEAD_BYTES;
 use crate::log::{
-    FileId, FrameChain, HEADER_BYTES, IoOp, LogId, LogPosition, Recovered, SegmentHeader, SegmentIndex, SegmentInfo,
+    FileId, FooterBuilder, FrameChain, HEADER_BYTES, IoOp, LogId, LogPosition, Recovered, SegmentHeader, SegmentInfo,
     WriteAt,
 };
 use crate::record::Record;
 use crate::types::{FrameNumber, Lsn};
 
-/// Bytes reserved at the end of a segment for its footer.
+/// Bytes reserved at the end of a segment for its footer, if that has no content. Room for the content is kept as long
+/// as there is a next segment; where space is short, the content gives way.
 const FOOTER_BYTES: u64 = FRAME_HEAD_BYTES as u64;
 
 /// Beside a new segment, this fraction of it must be free.
@@ -31,15 +33,16 @@ const MARKS_BYTES: u64 = 2 * FRAME_HEAD_BYTES as u64;
 pub(super) struct Writer {
     log_id: LogId,
     epoch: u64,
-    segment_bytes: u64,
+    pub(super) segment_bytes: u64,
     segment_bytes_min: u64,
     reserve_bytes: u64,
     pub(super) sequence: u64,
     /// Bytes of the current segment: fewer than `segment_bytes_min` if the disk was full when the log was opened.
     capacity: u64,
-    first_frame: FrameNumber,
+    pub(super) first_frame: FrameNumber,
     pub(super) first_lsn: Lsn,
-    pub(super) index: SegmentIndex,
+    /// What the footer of the current segment will hold.
+    pub(super) footer: FooterBuilder,
     pub(super) chain: FrameChain,
     /// Frames of the current segment that are in no op yet, and their position in it.
     buffer: Vec<u8>,
@@ -63,6 +66,8 @@ pub(super) struct Writer {
     /// The records appended or refused since [`Writer::begin_call`].
     attempts: usize,
     refused: Vec<RefusedAppend>,
+    /// Whether records that make the state grow are refused.
+    refuses_growth: bool,
 }
 
 /// The most refused records that are remembered of one call.
@@ -81,41 +86,6 @@ pub struct RefusedAppend {
     pub refusal: LogRefusal,
 }
 
-/// The segment after the current one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NextSegment {
-    /// It must be created.
-    Missing,
-    /// It is being created.
-    Creating,
-    /// It is created and empty.
-    Ready,
-    /// The disk was full when it was to be created.
-    NoSpace,
-}
-
-/// The sizes of segments.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    /// Bytes of the largest segment.
-    pub(super) segment_bytes: u64,
-    /// Bytes of the smallest segment, except on a full disk.
-    pub(super) segment_bytes_min: u64,
-    /// Bytes reserved for acks and deletions while there is no next segment.
-    pub(super) reserve_bytes: u64,
-    /// Bytes of the first segment.
-    pub(super) capacity: u64,
-}
-
-/// Ops to perform, and the position through which the log is synced then.
-#[derive(Clone, Debug)]
-pub(super) struct Batch {
-    pub(super) ops: Vec<IoOp>,
-    pub(super) through: LogPosition,
-    /// The segment and the byte at which it ends.
-    pub(super) end: (u64, u64),
-}
-
 impl Writer {
     /// Continues a recovered log in the segment that `header` begins.
     pub(super) fn new(header: &SegmentHeader, recovered: &Recovered, epoch: u64, sizes: Sizes) -> Self {
@@ -131,7 +101,7 @@ impl Writer {
             capacity,
             first_frame: header.first_frame(),
             first_lsn: header.previous.lsn.next(),
-            index: SegmentIndex::default(),
+            footer: FooterBuilder::new(header.first_entry(), capacity),
             chain: header.chain(),
             buffer: Vec::new(),
             buffer_at: HEADER_BYTES as u64,
@@ -147,6 +117,7 @@ impl Writer {
             ends_in_mark: true,
             attempts: 0,
             refused: Vec::new(),
+            refuses_growth: false,
         }
     }
 
@@ -154,6 +125,12 @@ impl Writer {
     pub(super) fn begin_call(&mut self) {
         self.attempts = 0;
         self.refused.clear();
+        self.refuses_growth = false;
+    }
+
+    /// Refuses records that make the state grow until the next call begins, if `refuses`.
+    pub(super) fn refuse_growth(&mut self, refuses: bool) {
+        self.refuses_growth = refuses;
     }
 
     /// The records that were refused since [`Writer::begin_call`], in order.
@@ -276,8 +253,12 @@ impl Writer {
     }
 
     /// Removes and returns the closed segments that end at or before `frame` and are not `kept`.
-    pub(super) fn drop_closed_through(&mut self, frame: FrameNumber, kept: impl Fn(u64) -> bool) -> Vec<FileId> {
-        let is_dropped = |segment: &SegmentInfo| segment.last_frame <= frame && !kept(segment.sequence);
+    pub(super) fn drop_closed_through(
+        &mut self,
+        frame: FrameNumber,
+        kept: impl Fn(&SegmentInfo) -> bool,
+    ) -> Vec<FileId> {
+        let is_dropped = |segment: &SegmentInfo| segment.last_frame <= frame && !kept(segment);
         let dropped = self.closed.iter().filter(|segment| is_dropped(segment));
         let dropped = dropped.map(|segment| FileId::Segment(segment.sequence)).collect();
         self.closed.retain(|segment| !is_dropped(segment));
@@ -324,9 +305,9 @@ impl Writer {
     /// Appends the last footer and cuts the segment to what it holds. The reserve stays, for a start on a full disk: in
     /// the next segment if there is one, which is cut to it, else behind the footer.
     pub(super) fn close(&mut self) {
-        self.footer();
-        self.flush();
         let has_next = self.next == NextSegment::Ready;
+        self.append_footer(if has_next { 0 } else { self.reserve_bytes });
+        self.flush();
         let len = self.buffer_at + if has_next { 0 } else { self.reserve_bytes };
         if len < self.capacity {
             self.ops.push(IoOp::Trim { file: FileId::Segment(self.sequence), len });
@@ -345,9 +326,10 @@ impl Writer {
         }
     }
 
-    /// Appends a footer.
-    pub(super) fn footer(&mut self) {
-        self.chain.footer(&mut self.buffer, self.synced.frame);
+    /// Appends a footer. Its content may not use the last `kept` bytes of the segment.
+    fn append_footer(&mut self, kept: u64) {
+        let room = self.capacity.saturating_sub(self.end() + FOOTER_BYTES + kept);
+        self.chain.footer_with(&mut self.buffer, self.synced.frame, &self.footer.payload(room));
         self.ends_in_mark = true;
     }
 
@@ -357,7 +339,7 @@ impl Writer {
             return;
         }
         assert_eq!(self.next, NextSegment::Ready, "the next segment is ready before the current one ends");
-        self.footer();
+        self.append_footer(0);
         self.flush();
         let info = SegmentInfo {
             sequence: self.sequence,
@@ -365,8 +347,9 @@ impl Writer {
             last_frame: self.chain.last().frame,
             len: self.capacity,
             end: self.buffer_at,
+            frames_end: self.buffer_at,
             lsns: self.first_lsn..self.chain.last().lsn.next(),
-            index: Arc::new(std::mem::take(&mut self.index)),
+            index: Arc::new(self.footer.index().clone()),
         };
         self.closed.push(info);
         let header = SegmentHeader {
@@ -385,6 +368,7 @@ impl Writer {
         self.capacity = self.next_capacity;
         self.first_frame = header.first_frame();
         self.first_lsn = header.previous.lsn.next();
+        self.footer = FooterBuilder::new(header.first_entry(), self.capacity);
         self.chain = header.chain();
         self.buffer_at = HEADER_BYTES as u64;
         self.next = NextSegment::Missing;
@@ -446,6 +430,15 @@ impl Writer {
         }
     }
 
+    /// Whether the frame of `len` bytes just appended to the buffer takes the room of the footer's content, and should
+    /// go to the next segment, which is ready.
+    fn crowds_footer(&self, len: u64) -> bool {
+        let content = self.footer.payload_bytes() + MARKS_BYTES;
+        let is_alone = self.chain.last().frame == self.first_frame;
+        let is_crowded = self.end() + FOOTER_BYTES + content > self.capacity;
+        is_crowded && !is_alone && frame_segment_bytes(len) <= self.next_capacity
+    }
+
     /// Whether the frame of `len` bytes just appended to the buffer fits into the current segment.
     fn fit(&self, len: u64, class: SpaceClass) -> Fit {
         let exceeds = |spare: u64| self.end() + FOOTER_BYTES + spare > self.capacity;
@@ -453,6 +446,7 @@ impl Writer {
         match (self.next, class) {
             (NextSegment::Ready, _) if exceeds(0) && frame_segment_bytes(len) > self.next_capacity => Fit::Neither,
             (NextSegment::Ready, _) if exceeds(0) => Fit::NextSegment,
+            (NextSegment::Ready, _) if self.crowds_footer(len) => Fit::NextSegment,
             (NextSegment::Ready, _) => Fit::Current,
             (next, _) => match exceeds(reserved) {
                 false => Fit::Current,
@@ -490,7 +484,7 @@ impl Writer {
             capacity: _,
             first_frame: _,
             first_lsn: _,
-            index: _,
+            footer: _,
             chain,
             buffer,
             buffer_at: _,
@@ -506,6 +500,7 @@ impl Writer {
             ends_in_mark,
             attempts: _,
             refused: _,
+            refuses_growth: _,
         } = self;
         let (last, closed) = (chain.last(), closed.len());
         let must_replace = next_capacity != next_target;
@@ -519,7 +514,11 @@ impl LogSink for Writer {
     fn append(&mut self, record: &Record, class: SpaceClass) -> Result<Lsn, LogRefusal> {
         let attempt = self.attempts;
         self.attempts += 1;
-        self.try_append(record, class).map_err(|(refusal, bytes)| {
+        let appended = match self.refuses_growth && state_bound::grows(&record.event, class) {
+            true => Err((LogRefusal::Memory, 0)),
+            false => self.try_append(record, class),
+        };
+        appended.map_err(|(refusal, bytes)| {
             if self.refused.len() < REFUSED_MAX {
                 self.refused.push(RefusedAppend { attempt, class, bytes, refusal });
             }
@@ -539,8 +538,7 @@ impl Writer {
             fit => fit,
         };
         if let Fit::Current = fit {
-            self.index.add(self.chain.last(), self.buffer_at + start as u64);
-            self.ends_in_mark = false;
+            self.appended(record, self.buffer_at + start as u64);
             return Ok(lsn);
         }
         self.buffer.truncate(start);
@@ -559,8 +557,14 @@ impl Writer {
         self.next_target = self.capacity.saturating_mul(2).clamp(self.segment_bytes_min, self.segment_bytes);
         self.growths += 1;
         lsn = self.encode(record).map_err(|refusal| (refusal, len))?;
-        self.index.add(self.chain.last(), self.buffer_at);
-        self.ends_in_mark = false;
+        self.appended(record, self.buffer_at);
         Ok(lsn)
+    }
+
+    /// A record was appended; its frame, the last one, begins at byte `position`.
+    fn appended(&mut self, record: &Record, position: u64) {
+        self.footer.add_record(self.chain.last(), position);
+        record.event.mentions(|mention| self.footer.mention(mention.hash()));
+        self.ends_in_mark = false;
     }
 }

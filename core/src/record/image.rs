@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::state::MessageChunk;
 use crate::types::{
     Boot, Completion, DecisionFields, DeliveryState, Effect, GroupId, GroupName, GroupOrigin, Identity, LeaseToken,
     Lsn, MessageRef, Offset, OffsetRef, PartitionId, PayloadRef, Position, ProduceScope, Retention, Text, Timestamp,
@@ -85,6 +86,15 @@ pub enum Image {
         payload: PayloadRef,
         /// What decisions need of its metadata; `None` if nothing.
         fields: Option<Arc<DecisionFields>>,
+    },
+    /// Many messages, packed as they are in memory.
+    Chunk {
+        /// The topic.
+        topic: TopicId,
+        /// The partition.
+        partition: PartitionId,
+        /// The messages.
+        chunk: MessageChunk,
     },
     /// A group.
     Group {
@@ -181,6 +191,17 @@ pub enum Image {
         /// Its winner.
         winner: Winner,
     },
+}
+
+impl Image {
+    /// The images of the messages that a chunk holds; the image itself if it is not a chunk.
+    #[must_use]
+    pub fn by_message(self) -> Vec<Self> {
+        match self {
+            Self::Chunk { topic, partition, chunk } => chunk.images(topic, partition).collect(),
+            other => vec![other],
+        }
+    }
 }
 
 /// A run of acked or trimmed positions.

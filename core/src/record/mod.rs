@@ -4,14 +4,18 @@
 //! configuration and no randomness, and yields the same state on every machine.
 
 mod image;
+mod mentions;
+mod relocation;
 
 use std::sync::Arc;
 
 pub use self::image::{Image, RunImage};
+pub use self::mentions::Mention;
+pub use self::relocation::{MessageAt, PayloadLost, Referrer, Relocated};
 use crate::types::{
-    Body, Boot, DeadReason, EffectNamespace, GroupId, GroupName, GroupOrigin, GroupStart, Identity, LeaseToken,
-    Lifetime, MessageRef, Millis, Offset, Outcome, OwnerName, PartitionId, Position, ProduceScope, Retention,
-    StepOutput, Text, Timestamp, TopicId, TopicName, WallAdjustment,
+    Body, Boot, DeadReason, EffectNamespace, GroupId, GroupName, GroupOrigin, GroupStart, Identity, IdentityKey,
+    LeaseToken, Lifetime, MessageRef, Millis, Offset, Outcome, OwnerName, PartitionId, Position, ProduceScope,
+    Retention, StepOutput, Text, Timestamp, TopicId, TopicName, WallAdjustment,
 };
 
 /// One decision and its time.
@@ -149,9 +153,27 @@ impl Completed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EffectConclusion {
     /// The result; ignored if the effect has a final outcome.
-    pub result: Option<Arc<str>>,
+    pub result: Option<StepResult>,
     /// How long the effect is remembered if it is new.
     pub window: Millis,
+}
+
+impl EffectConclusion {
+    /// The result as JSON text.
+    #[must_use]
+    pub fn json(&self) -> Option<Arc<str>> {
+        self.result.as_ref().map(|result| result.json.clone())
+    }
+}
+
+/// The result of a completed step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepResult {
+    /// Tenant and idempotency key of the step's message: who reads the record finds the effect by it, also when the
+    /// message is removed.
+    pub key: IdentityKey,
+    /// The result as JSON text.
+    pub json: Arc<str>,
 }
 
 /// A message that a completed step produces.
@@ -452,6 +474,11 @@ pub enum Event {
         /// The number of oldest winners to remove.
         count: u64,
     },
+    /// A payload was written again, so that the segment in which it stood can be removed: everything that referred to
+    /// it refers to this record from now on.
+    Relocated(Box<Relocated>),
+    /// A payload was damaged on disk. The messages that referred to it stay without it.
+    PayloadLost(Box<PayloadLost>),
     /// The offset between broker time and wall time was changed.
     WallClockAdjusted(WallAdjustment),
     /// A part of a snapshot; never in the log.
@@ -459,14 +486,28 @@ pub enum Event {
 }
 
 impl Event {
-    /// The messages that the event carries, each with its number among the payloads of the record.
-    pub fn bodies(&self) -> impl Iterator<Item = (u32, &Body)> {
+    /// The payloads that the event carries, each with its number: the result of an effect, then the messages.
+    pub fn bodies(&self) -> impl Iterator<Item = (u32, Body)> {
+        let result = self.result().map(|result| Body::bare(&[], result.as_bytes()));
         let (produced, step) = match self {
-            Self::Produced { body, .. } => (Some((0, body)), None),
+            Self::Produced { body, .. } => (Some(body.clone()), None),
+            Self::Relocated(relocated) => (Some(relocated.body.clone()), None),
             Self::Completed(step) => (None, Some(step.stored_outputs())),
             _ => (None, None),
         };
-        produced.into_iter().chain(step.into_iter().flatten().map(|(part, (_, stored))| (part, &stored.body)))
+        let step = step.into_iter().flatten().map(|(part, (_, stored))| (part, stored.body.clone()));
+        result.or(produced).map(|body| (0, body)).into_iter().chain(step)
+    }
+
+    /// The result that the event carries as payload 0, as JSON text.
+    #[must_use]
+    pub fn result(&self) -> Option<&str> {
+        match self {
+            Self::EffectFinished { outcome, .. } => outcome.result.as_deref(),
+            Self::EffectDeadLettered(failed) => failed.outcome.result.as_deref(),
+            Self::Completed(step) => step.effect.as_ref()?.result.as_ref().map(|result| &*result.json),
+            _ => None,
+        }
     }
 
     /// Where the message is stored whose body has this number among the payloads of the record.

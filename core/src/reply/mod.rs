@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub use self::delivery::Delivery;
 pub use self::describe::{Blocked, GroupInfo, ListedGroup, PartitionInfo, ProgressInfo, TopicInfo};
 pub use self::refusal::{FullPartition, Overload, Refusal, TopicSetting};
-pub use self::store::{EffectPage, StoreReply};
+pub use self::store::{EffectPage, FoundEffect, StoreReply};
 pub use crate::types::StepOutput;
 
 use crate::command::RedriveRest;

@@ -179,6 +179,8 @@ pub enum Overload {
     Objects,
     /// The log's next segment is not ready yet.
     Log,
+    /// The memory of the state.
+    Memory,
 }
 
 impl Overload {
@@ -192,6 +194,7 @@ impl Overload {
             Self::Effects => "quota",
             Self::Objects => "too_many",
             Self::Log => "log_busy",
+            Self::Memory => "memory",
         }
     }
 
@@ -205,6 +208,7 @@ impl Overload {
             Self::Effects => "the tenant has too many idempotency records",
             Self::Objects => "too many topics, groups or consumers",
             Self::Log => "the log is preparing room",
+            Self::Memory => "the broker holds as much in memory as it may",
         }
     }
 }

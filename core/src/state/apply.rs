@@ -6,11 +6,10 @@ use super::dedupe::DedupeEntry;
 use super::group::{Group, Progress};
 use super::message::NewMessage;
 use super::partition::Partition;
-use super::referrers::MessageAt;
 use super::topic::Topic;
 use super::{Contradiction, State};
 use crate::collections::shared::unshared;
-use crate::record::{DedupeWindow, Event, Record};
+use crate::record::{DedupeWindow, Event, MessageAt, Record};
 use crate::types::{
     Body, DeliveryState, GroupId, GroupOrigin, LastError, LeaseToken, MessageRef, Millis, Offset, OwnerName,
     PARTITIONS_CEILING, PartitionId, PayloadId, Phase, Retention, Timestamp, TopicId, TopicName, Winner,
@@ -135,7 +134,7 @@ impl State {
                 let redriven = self.take_dead_letter(*dead_topic, *dead_partition, *dead_position, at)?;
                 let payload = redriven.payload.id;
                 let position = self.topic_mut(*topic)?.store_for_one(*group, *partition, *offset, at, redriven)?;
-                self.referrers.add(payload, MessageAt { topic: *topic, partition: *partition, position });
+                self.add_referrer(payload, MessageAt { topic: *topic, partition: *partition, position });
             }
             Event::RetentionExpired { topic, partition, through } => {
                 self.partition_mut(*topic, *partition)?.expire_retained(*through);
@@ -161,6 +160,8 @@ impl State {
             Event::Completed(step) => self.complete(step, at)?,
             Event::CompletionsExpired { count } => self.completions_expired(*count)?,
             Event::WinnersExpired { count } => self.winners_expired(*count)?,
+            Event::Relocated(relocated) => self.relocate(relocated)?,
+            Event::PayloadLost(lost) => self.lose_payload(lost)?,
             Event::WallClockAdjusted(adjustment) => {
                 let adjusted = self.wall_clock.adjusted(*adjustment, at);
                 self.wall_clock = adjusted.ok_or(Contradiction("adjustment of another wall clock"))?;

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use super::message::NewMessage;
-use super::referrers::MessageAt;
 use super::topic::Topic;
 use super::{Contradiction, State};
-use crate::record::DeadLetterSlot;
+use crate::record::{DeadLetterSlot, MessageAt};
 use crate::types::{
     DeadLetterOrigin, DeadReason, DecisionFields, MessageRef, Offset, PartitionId, Position, Text, Timestamp, TopicId,
     Winner,
@@ -26,7 +25,7 @@ impl State {
         self.ensure_dead_letter_topic(source, dead_topic)?;
         let payload = dead.payload.id;
         let position = self.topic_mut(dead_topic)?.store(partition, offset, at, dead)?;
-        self.referrers.add(payload, MessageAt { topic: dead_topic, partition, position });
+        self.add_referrer(payload, MessageAt { topic: dead_topic, partition, position });
         Ok(source_offset)
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::types::{
     Body, DEFAULT_TENANT, DeadLetterOrigin, DecisionFields, IdentityKey, MessageFlags, Offset, PayloadId, PayloadRef,
-    ProduceScope, RETAINED_MESSAGE_OVERHEAD, RedriveOrigin, RetryPolicy, Timestamp, TopicName,
+    ProduceScope, RETAINED_MESSAGE_OVERHEAD, RedriveOrigin, RetryPolicy, Text, Timestamp, TopicName,
 };
 
 /// A stored message. Its bytes stand in the log; no decision reads them.
@@ -87,10 +87,35 @@ impl Message {
         requested.unwrap_or_else(|| ProduceScope::new(stored_in, None))
     }
 
-    /// The time of its deadline. None of a dead letter, which only keeps it for a redrive.
+    /// The time of its deadline. None of a dead letter, which only keeps it for a redrive. That of a message whose
+    /// payload is lost has passed: no group may wait for it any more.
     #[must_use]
     pub fn deadline(&self) -> Option<Timestamp> {
-        if self.flags.has_deadline { self.fields.as_ref()?.deadline } else { None }
+        let fields = self.fields.as_ref().filter(|_| self.flags.has_deadline)?;
+        if fields.lost.is_some() { Some(Timestamp(0)) } else { fields.deadline }
+    }
+
+    /// Where and how its payload was damaged, if it is lost.
+    #[must_use]
+    pub fn lost(&self) -> Option<&Text> {
+        self.fields.as_ref()?.lost.as_ref()
+    }
+
+    /// The message after its payload was lost. Its lengths stay as they are, so that nothing has to be counted again.
+    pub(crate) fn lose(&mut self, damage: &Text) {
+        let fields = match &self.fields {
+            Some(fields) => fields.without_payload(damage),
+            None => DecisionFields::default().without_payload(damage),
+        };
+        let payload = PayloadRef { id: PayloadId::LOST, ..self.payload };
+        *self = Self::new(self.offset, self.produced_at, payload, Some(Arc::new(fields)));
+    }
+
+    /// The message as clients see it if its payload is lost; `None` if it is not.
+    #[must_use]
+    pub(crate) fn body_without_payload(&self) -> Option<Body> {
+        let fields = self.fields.as_ref().filter(|fields| fields.lost.is_some())?;
+        Some(Body::pack(&fields.metadata(), &[], &[]))
     }
 
     /// Its retry policy. None of a dead letter, which only keeps it for a redrive.

@@ -10,11 +10,13 @@ mod dedupe;
 mod effects;
 mod group;
 mod groups;
+mod memory;
 mod message;
 mod message_map;
 mod partition;
 mod purge;
 mod referrers;
+mod relocation;
 mod restore;
 mod topic;
 mod validate;
@@ -22,6 +24,7 @@ mod view;
 mod winners;
 
 use std::collections::BTreeMap;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 pub use self::completions::Completions;
@@ -29,10 +32,12 @@ pub use self::dedupe::{DedupeEntry, DedupeTable};
 pub use self::effects::store::EffectStore;
 pub use self::effects::table::EffectTable;
 pub use self::group::{Group, Progress};
+pub use self::memory::StateMemory;
 pub use self::message::Message;
 pub(crate) use self::message::NewMessage;
+pub(crate) use self::message_map::ChunkParts;
+pub use self::message_map::{AckRun, MessageChunk};
 pub use self::partition::{Load, Partition};
-pub use self::referrers::MessageAt;
 pub(crate) use self::referrers::Referrers;
 pub use self::topic::Topic;
 pub use self::validate::InconsistentState;
@@ -40,7 +45,9 @@ pub use self::view::View;
 pub use self::winners::Winners;
 pub use crate::collections::ack_set::AckSet;
 use crate::collections::shared::unshared;
-use crate::types::{Boot, DeliveryState, Lsn, MessageRef, ProduceScope, Timestamp, TopicId, TopicName, WallClock};
+use crate::types::{
+    Boot, DeliveryState, Lsn, MessageRef, PayloadId, ProduceScope, Timestamp, TopicId, TopicName, WallClock,
+};
 
 /// The durable state of a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -181,6 +188,19 @@ impl State {
     #[must_use]
     pub fn winners(&self) -> &Winners {
         &self.winners
+    }
+
+    /// A record that a message refers to and that stands in none of these ranges, which ascend.
+    pub(crate) fn record_outside(&self, held: &[Range<Lsn>]) -> Option<Lsn> {
+        let holds = |lsns: RangeInclusive<Lsn>| {
+            if *lsns.end() == PayloadId::LOST.lsn {
+                return true;
+            }
+            let at = held.partition_point(|held| held.start <= *lsns.start());
+            held[..at].last().is_some_and(|held| lsns.end() < &held.end)
+        };
+        let partitions = self.topics().flat_map(Topic::partitions);
+        { partitions }.find_map(|(_, partition)| partition.messages.lsn_outside(holds))
     }
 
     pub(crate) fn topic_mut(&mut self, topic: TopicId) -> Result<&mut Topic, Contradiction> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::message::{Message, NewMessage};
-use super::message_map::MessageMap;
+use super::message_map::{MessageChunk, MessageMap};
 use crate::collections::ack_set::AckSet;
 use crate::collections::counts::Counts;
 use crate::collections::cow::CowMap;
@@ -248,11 +248,54 @@ impl Partition {
 
     /// Stores a message and returns the one at its position, if there was one.
     pub(super) fn insert(&mut self, position: Position, message: Message) -> Option<Message> {
+        self.note_special(position, &message);
+        self.messages.insert(position, message)
+    }
+
+    /// Lists the message if it has a priority, a delay or a deadline.
+    pub(super) fn note_special(&mut self, position: Position, message: &Message) {
         let flags = message.flags();
         if flags.has_delay || flags.has_deadline || flags.priority.level() > 0 {
             self.special.insert(position, ());
         }
-        self.messages.insert(position, message)
+    }
+
+    /// Counts the messages of a chunk, which are stored, and their acks.
+    pub(super) fn restore_acks(&mut self, chunk: &MessageChunk) {
+        for (start, end, run) in chunk.acked_stretches() {
+            if run.acked_in > 0 {
+                self.acked_in.set(start, end, run.acked_in);
+            }
+            if run.retained {
+                self.retained.set(start, end, 1);
+            }
+        }
+        let (load, memory) = match chunk.acks() {
+            [run] if !run.retained => return self.backlog.add(chunk.sums().0),
+            [_] => chunk.sums(),
+            _ => {
+                let retained = chunk.acked_stretches().filter(|(_, _, run)| run.retained);
+                let sums = retained.map(|(start, end, _)| self.messages.sums(start, end));
+                sums.fold((Load::default(), 0), |(mut load, memory), (of_stretch, memory_of_stretch)| {
+                    load.add(of_stretch);
+                    (load, memory + memory_of_stretch)
+                })
+            }
+        };
+        self.retained_load.add(load);
+        self.retained_memory += memory;
+        let mut rest = chunk.sums().0;
+        rest.subtract(load);
+        self.backlog.add(rest);
+    }
+
+    /// Replaces a stored message by one with the same offset, time and lengths.
+    pub(crate) fn replace(&mut self, position: Position, message: Message) {
+        let flags = message.flags();
+        if flags.has_deadline {
+            self.special.insert(position, ());
+        }
+        self.messages.change(position, |stored| *stored = message);
     }
 
     /// Counts an ack of one of the topic's `groups`. The last one removes or retains the message, depending on

@@ -6,12 +6,12 @@ use super::apply::{check_counter, check_counter32, check_partition_count};
 use super::dedupe::DedupeEntry;
 use super::group::{Group, Progress};
 use super::message::Message;
+use super::message_map::MessageChunk;
 use super::partition::Partition;
-use super::referrers::MessageAt;
 use super::topic::Topic;
 use super::{Contradiction, State};
 use crate::collections::ack_set::AckSet;
-use crate::record::{Image, RunImage};
+use crate::record::{Image, MessageAt, RunImage};
 use crate::types::{
     DeliveryState, GroupId, IdentityKey, Lsn, MessageRef, PartitionId, Phase, Position, Retention, TopicId, TopicName,
 };
@@ -64,6 +64,7 @@ impl State {
                 extend(&mut partition.trimmed, run)?;
             }
             Image::Message { .. } => self.restore_message(image)?,
+            Image::Chunk { topic, partition, chunk } => self.restore_chunk(*topic, *partition, chunk)?,
             Image::Group { topic, group: id, name, paused, skipped, origin, has_acked } => {
                 check_counter(*skipped)?;
                 let topic = self.topic_mut(*topic)?;
@@ -144,8 +145,12 @@ impl State {
             return Err(Contradiction("not a message"));
         };
         let at = MessageAt { topic: *topic, partition: *partition, position: *position };
-        if payload.id.lsn > self.last_lsn || payload.id.lsn == Lsn(0) {
+        if payload.id.lsn > self.last_lsn {
             return Err(Contradiction("payload of a record that is not there yet"));
+        }
+        let is_lost = fields.as_ref().is_some_and(|fields| fields.lost.is_some());
+        if payload.id.is_lost() != is_lost || payload.id.lsn == Lsn(0) && !is_lost {
+            return Err(Contradiction("message without a payload that is not lost, or a lost one with it"));
         }
         let topic = self.topic_mut(*topic)?;
         if *acked_in > topic.next_group.0 {
@@ -172,7 +177,43 @@ impl State {
             return Err(Contradiction("two messages at one position"));
         }
         if !is_made_by_record {
-            self.referrers.add(payload.id, at);
+            self.add_referrer(payload.id, at);
+        }
+        Ok(())
+    }
+
+    fn restore_chunk(
+        &mut self,
+        topic_id: TopicId,
+        partition_id: PartitionId,
+        chunk: &MessageChunk,
+    ) -> Result<(), Contradiction> {
+        if chunk.lsns().1 > self.last_lsn {
+            return Err(Contradiction("payload of a record that is not there yet"));
+        }
+        if chunk.special().any(|(_, message)| message.lost().is_some()) {
+            return Err(Contradiction("message without a payload that is not lost, or a lost one with it"));
+        }
+        let topic = self.topic_mut(topic_id)?;
+        if chunk.acks().iter().any(|run| run.acked_in > topic.next_group.0) {
+            return Err(Contradiction("message acked in more groups than were ever created"));
+        }
+        let partition = topic.partition_mut(partition_id).ok_or(Contradiction("no such partition"))?;
+        let is_free = |(start, end): (Position, Position)| {
+            end <= partition.next_position && partition.trimmed.first_acked_from(start).is_none_or(|at| at >= end)
+        };
+        if !chunk.stretches().all(is_free) {
+            return Err(Contradiction("message at a trimmed or unassigned position"));
+        }
+        partition.messages.append_chunk(chunk).ok_or(Contradiction("two messages at one position"))?;
+        partition.restore_acks(chunk);
+        partition.exclusive.extend(chunk.visible_to());
+        chunk.special().for_each(|(position, message)| partition.note_special(position, &message));
+        for (position, message) in chunk.special() {
+            if message.dead_letter().is_some() || message.redrive().is_some() {
+                let at = MessageAt { topic: topic_id, partition: partition_id, position };
+                self.add_referrer(message.payload.id, at);
+            }
         }
         Ok(())
     }

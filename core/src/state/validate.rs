@@ -9,6 +9,7 @@ use std::fmt;
 use super::State;
 use super::group::Progress;
 use super::message::Message;
+use super::message_map::{SomeOffsets, Stretch};
 use super::partition::Partition;
 use super::topic::Topic;
 use crate::types::{Boot, GroupId, GroupName, Offset, PartitionId, Position, Timestamp, TopicName};
@@ -75,16 +76,64 @@ fn check_topic(topic: &Topic, boot: Boot, clock: Timestamp) -> Result<(), Incons
     check_offsets(topic)
 }
 
+/// The range of offsets that are compared at once.
+const OFFSETS_AT_ONCE: u64 = 1 << 18;
+
 /// Offsets are unique in a topic. Within a partition they increase, as checked before.
 fn check_offsets(topic: &Topic) -> Result<(), InconsistentState> {
     if topic.partitions.iter().filter(|partition| !partition.messages.is_empty()).count() < 2 {
         return Ok(());
     }
-    let stored = topic.partitions.iter().flat_map(|partition| partition.messages.iter());
-    let mut offsets: Vec<Offset> = stored.map(|(_, message)| message.offset).collect();
-    // A stable sort merges the sorted runs of the partitions.
-    offsets.sort();
-    ensure(offsets.windows(2).all(|pair| pair[0] != pair[1]), "two partitions store a message with the same offset")
+    let mut unread: Vec<_> = topic.partitions.iter().map(|partition| partition.messages.offsets().peekable()).collect();
+    let mut seen = SeenOffsets::default();
+    loop {
+        let next = unread.iter_mut().filter_map(|offsets| offsets.peek().and_then(SomeOffsets::least)).min();
+        let Some(first) = next.into_iter().chain(seen.beyond.iter().copied()).min() else { return Ok(()) };
+        seen.begin(first);
+        for offsets in &mut unread {
+            while let Some(some) = offsets.next_if(|some| some.least().is_none_or(|least| seen.is_near(least))) {
+                some.for_each(|offset| seen.add(offset));
+            }
+        }
+        ensure(!seen.twice, "two partitions store a message with the same offset")?;
+    }
+}
+
+/// Which offsets of a range are stored.
+#[derive(Default)]
+struct SeenOffsets {
+    first: u64,
+    bits: Vec<u64>,
+    /// Offsets beyond the range.
+    beyond: Vec<Offset>,
+    /// Whether an offset was seen twice.
+    twice: bool,
+}
+
+impl SeenOffsets {
+    /// Begins a range with `first`, the least of all offsets that are not seen yet.
+    fn begin(&mut self, first: Offset) {
+        self.first = first.0;
+        self.bits.clear();
+        std::mem::take(&mut self.beyond).into_iter().for_each(|offset| self.add(offset));
+    }
+
+    fn is_near(&self, offset: Offset) -> bool {
+        offset.0 - self.first < OFFSETS_AT_ONCE
+    }
+
+    fn add(&mut self, offset: Offset) {
+        let above = offset.0 - self.first;
+        if above >= OFFSETS_AT_ONCE {
+            return self.beyond.push(offset);
+        }
+        let (index, bit) = ((above / 64) as usize, 1 << (above % 64));
+        if index >= self.bits.len() {
+            self.bits.resize(index + 1, 0);
+        }
+        self.twice |= self.bits[index] & bit != 0;
+        self.bits[index] |= bit;
+    }
 }
 
 /// A walk over a partition from its first position to its last.
@@ -121,12 +170,12 @@ fn check_partition(
     ensure((floor == Position(0)) == partition.trimmed.floor_offset().is_none(), "the trimmed floor has no offset")?;
     let floor = partition.trimmed.floor_offset().map(|offset| (Position(0), floor, offset));
     let mut trimmed = floor.into_iter().chain(partition.trimmed.runs()).peekable();
-    let mut stored = partition.messages.iter().peekable();
+    let mut stored = partition.messages.stretches().peekable();
     while walk.at < partition.next_position {
         if let Some((_, end, offset)) = trimmed.next_if(|(start, ..)| *start == walk.at) {
             walk.pass_trimmed(end, offset)?;
-        } else if let Some((_, message)) = stored.next_if(|(position, _)| *position == walk.at) {
-            walk.pass_message(&message)?;
+        } else if let Some(stretch) = stored.next_if(|stretch| stretch.start == walk.at) {
+            walk.pass_messages(&stretch)?;
         } else {
             return ensure(false, "a position is neither stored nor trimmed");
         }
@@ -157,21 +206,51 @@ impl Walk<'_> {
         self.advance(end, offset)
     }
 
-    fn pass_message(&mut self, message: &Message) -> Result<(), InconsistentState> {
-        let position = self.at;
-        self.advance(position.next(), message.offset)?;
-        let in_order = self.produced_at <= message.produced_at && message.produced_at <= self.clock;
-        ensure(in_order, "a message is older than the one before it, or newer than the last record")?;
-        self.produced_at = message.produced_at;
-        let acked_in = self.partition.acked_in(position);
-        ensure(self.ack_counts.at(position) == acked_in, "a message's ack count is wrong")?;
-        let acked = self.groups > 0 && acked_in == self.groups;
-        let retained = self.partition.retained.get(position) > 0;
-        ensure(acked == retained, "a message is acked in every group but not retained, or the reverse")?;
-        match self.partition.visible_to(position) {
-            None => Ok(()),
-            Some(group) => self.check_exclusive(position, message, group),
+    fn pass_messages(&mut self, stretch: &Stretch) -> Result<(), InconsistentState> {
+        let Stretch { start, end, first, last, is_in_order } = *stretch;
+        self.advance(start.next(), first.0)?;
+        if start.next() < end {
+            self.advance(end, last.0)?;
         }
+        let in_order = is_in_order && self.produced_at <= first.1 && last.1 <= self.clock;
+        ensure(in_order, "a message is older than the one before it, or newer than the last record")?;
+        self.produced_at = last.1;
+        self.check_acks(start, end)?;
+        for (position, group) in self.partition.exclusive.range(start..end) {
+            let message = self.partition.message(*position);
+            let message = message.as_ref().expect("the message was just passed");
+            self.check_exclusive(*position, message, *group)?;
+        }
+        Ok(())
+    }
+
+    /// Checks the counts of `start..end`, at which messages are stored, run by run: most neighbours have the same.
+    fn check_acks(&mut self, start: Position, end: Position) -> Result<(), InconsistentState> {
+        let mut at = start;
+        let runs = self.partition.acked_in.runs_between(start, end);
+        let behind = [(end, end, 0)];
+        for (from, to, acked_in) in runs.into_iter().chain(behind) {
+            if at < from {
+                self.check_run(at, from, 0)?;
+            }
+            if from < to {
+                self.check_run(from, to, acked_in)?;
+            }
+            at = to;
+        }
+        Ok(())
+    }
+
+    /// Checks that each message of `start..end` is acked in `acked_in` groups, and retained if those are all.
+    fn check_run(&mut self, start: Position, end: Position, acked_in: u32) -> Result<(), InconsistentState> {
+        ensure(self.ack_counts.is_throughout(start, end, acked_in), "a message's ack count is wrong")?;
+        let acked = self.groups > 0 && acked_in == self.groups;
+        let retained = self.partition.retained.runs_between(start, end);
+        let as_acked = match acked {
+            true => retained.iter().map(|(from, to, _)| to.0 - from.0).sum::<u64>() == end.0 - start.0,
+            false => retained.is_empty(),
+        };
+        ensure(as_acked, "a message is acked in every group but not retained, or the reverse")
     }
 
     /// A redriven message is acked in every group except its own, which can be deleted.

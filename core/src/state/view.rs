@@ -9,6 +9,7 @@ use std::vec::IntoIter;
 use super::State;
 use super::dedupe::{DedupeEntry, DedupeTable};
 use super::group::{Group, Progress};
+use super::message_map::Piece;
 use super::partition::Partition;
 use super::referrers::Referrers;
 use super::topic::Topic;
@@ -28,6 +29,8 @@ pub struct View {
     /// A stack: the last task is read next.
     tasks: Vec<Task>,
     referrers: Referrers,
+    /// Whether packed chunks are read as one image.
+    in_chunks: bool,
 }
 
 /// A part of the state that is not read yet.
@@ -76,7 +79,14 @@ struct TopicRef {
 }
 
 impl State {
-    /// A view of the current state; later changes do not affect it.
+    /// As [`State::view`], with many messages in one image where they are packed: equal states can have different
+    /// images. Reading it costs little more than the memory that the messages take.
+    #[must_use]
+    pub fn view_in_chunks(&self) -> View {
+        View { in_chunks: true, ..self.view() }
+    }
+
+    /// A view of the current state, with one image for each message; later changes do not affect it.
     #[must_use]
     pub fn view(&self) -> View {
         let dedupe: Vec<_> = self.dedupe.iter().map(|(scope, table)| (scope.clone(), table.clone())).collect();
@@ -99,6 +109,7 @@ impl State {
                 Task::One(origin),
             ],
             referrers: self.referrers.clone(),
+            in_chunks: false,
         }
     }
 
@@ -151,6 +162,10 @@ impl State {
             match &mut image {
                 Image::Origin { last_lsn, .. } => *last_lsn = Lsn(0),
                 Image::Message { payload, .. } => payload.id = PayloadId { lsn: Lsn(content(payload.id)), part: 0 },
+                Image::Effect { effect, .. } => {
+                    let payload = effect.result.as_mut().and_then(|result| result.payload.as_mut());
+                    payload.into_iter().for_each(|id| *id = PayloadId { lsn: Lsn(content(*id)), part: 0 });
+                }
                 _ => {}
             }
             image
@@ -183,12 +198,17 @@ impl Iterator for View {
 
 impl View {
     fn of(task: Task) -> Self {
-        Self { tasks: vec![task], referrers: Referrers::default() }
+        Self { tasks: vec![task], referrers: Referrers::default(), in_chunks: false }
     }
 
     /// Whether more than one message may refer to a payload.
     pub(crate) fn is_shared(&self, payload: PayloadId) -> bool {
         self.referrers.contains(payload)
+    }
+
+    /// Whether more than one message may refer to a payload of one of these records.
+    pub(crate) fn is_any_shared(&self, first: Lsn, last: Lsn) -> bool {
+        self.referrers.contains_any(first, last)
     }
 
     /// A view of the messages of a partition.
@@ -290,19 +310,39 @@ impl View {
 
     fn enter_partition(&mut self, of: TopicRef, id: PartitionId, partition: &Partition) -> Image {
         let (exclusive, acked_in) = (partition.exclusive.clone(), partition.acked_in.clone());
-        let messages = partition.messages.clone().into_messages();
-        self.tasks.push(Task::Many(Box::new(messages.map(move |(position, message)| Image::Message {
-            topic: of.topic,
-            partition: id,
-            position,
-            offset: message.offset,
-            produced_at: message.produced_at,
-            acked_in: acked_in.get(position),
-            retained: of.groups > 0 && acked_in.get(position) == of.groups,
-            visible_to: exclusive.get(&position).copied(),
-            payload: message.payload,
-            fields: message.fields().cloned(),
-        }))));
+        let acks = move |position| {
+            let acked_in = if acked_in.is_empty() { 0 } else { acked_in.get(position) };
+            (acked_in, of.groups > 0 && acked_in == of.groups)
+        };
+        let messages = partition.messages.clone();
+        let image = move |piece| match piece {
+            Piece::Chunk(chunk) => {
+                let visible_to = |start, end| exclusive.range(start..end).map(|(at, group)| (*at, *group)).collect();
+                Image::Chunk { topic: of.topic, partition: id, chunk: chunk.image(&acks, visible_to) }
+            }
+            Piece::Message(position, message) => {
+                let (acked_in, retained) = acks(position);
+                Image::Message {
+                    topic: of.topic,
+                    partition: id,
+                    position,
+                    offset: message.offset,
+                    produced_at: message.produced_at,
+                    acked_in,
+                    retained,
+                    visible_to: exclusive.get(&position).copied(),
+                    payload: message.payload,
+                    fields: message.fields().cloned(),
+                }
+            }
+        };
+        self.tasks.push(match self.in_chunks {
+            true => Task::Many(Box::new(messages.into_pieces().map(image))),
+            false => {
+                let pieces = messages.into_messages().map(|(position, message)| Piece::Message(position, message));
+                Task::Many(Box::new(pieces.map(image)))
+            }
+        });
         self.push_runs(partition.trimmed.clone(), move |run| Image::TrimmedRun { topic: of.topic, partition: id, run });
         Image::Partition {
             topic: of.topic,

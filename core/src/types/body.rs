@@ -108,6 +108,12 @@ impl Body {
         if self.flags.has_identity { metadata::identity(&self.bytes[..self.metadata_len as usize]) } else { None }
     }
 
+    /// The run that the message belongs to, as bytes of UTF-8, if it has one.
+    #[must_use]
+    pub fn run_id(&self) -> Option<&[u8]> {
+        metadata::run_id(&self.bytes[..self.metadata_len as usize])
+    }
+
     /// What the producer asked for, given the topic in which the message is stored.
     #[must_use]
     pub fn produce_scope(&self, stored_in: &TopicName) -> ProduceScope {

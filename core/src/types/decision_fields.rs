@@ -2,8 +2,8 @@
 
 use super::identity_key::IdentityKey;
 use super::message::{
-    DEFAULT_TENANT, DeadLetter, DeadLetterOrigin, KeptForRedrive, MessageFlags, Metadata, Priority, RedriveOrigin,
-    RetryPolicy,
+    DEFAULT_TENANT, DeadLetter, DeadLetterOrigin, Envelope, KeptForRedrive, MessageFlags, Metadata, Priority,
+    RedriveOrigin, RetryPolicy, Text,
 };
 use super::produce_scope::ProduceScope;
 use super::time::Timestamp;
@@ -30,6 +30,8 @@ pub struct DecisionFields {
     pub dead_letter: Option<DeadLetterOrigin>,
     /// What the last redrive has added.
     pub redrive: Option<RedriveOrigin>,
+    /// Where and how its payload was damaged, if it is lost.
+    pub lost: Option<Text>,
 }
 
 impl DecisionFields {
@@ -49,6 +51,7 @@ impl DecisionFields {
             delayed_until: envelope.delayed_until,
             dead_letter: None,
             redrive: None,
+            lost: None,
         }
     }
 
@@ -80,6 +83,28 @@ impl DecisionFields {
         Some(Self { dead_letter: None, redrive: Some(redrive), deadline, ..self.clone() })
     }
 
+    /// The fields of such a message after its payload was lost.
+    #[must_use]
+    pub(crate) fn without_payload(&self, damage: &Text) -> Self {
+        Self { lost: Some(damage.clone()), ..self.clone() }
+    }
+
+    /// The metadata of a message with these fields whose payload is lost: what is left of it.
+    #[must_use]
+    pub(crate) fn metadata(&self) -> Metadata {
+        let (tenant, key) = self.identity.as_ref().map_or((DEFAULT_TENANT, ""), IdentityKey::parts);
+        let envelope = Envelope {
+            tenant_id: (tenant != DEFAULT_TENANT).then(|| tenant.into()),
+            idempotency_key: (!key.is_empty()).then(|| key.into()),
+            retry_policy: self.retry_policy,
+            priority: (self.priority.level() > 0).then_some(self.priority),
+            ..Envelope::default()
+        };
+        let meta =
+            Metadata { envelope, requested: self.requested.clone(), lost: self.lost.clone(), ..Metadata::default() };
+        self.complete(meta)
+    }
+
     /// The metadata of a message with these fields whose producer wrote `meta`.
     #[must_use]
     pub(crate) fn complete(&self, mut meta: Metadata) -> Metadata {
@@ -106,7 +131,7 @@ impl DecisionFields {
     pub(crate) fn flags(&self) -> MessageFlags {
         MessageFlags {
             priority: self.priority,
-            has_deadline: self.deadline.is_some() && self.dead_letter.is_none(),
+            has_deadline: (self.deadline.is_some() || self.lost.is_some()) && self.dead_letter.is_none(),
             has_delay: self.deliver_at.is_some() || self.delayed_until.is_some(),
             has_identity: self.identity_key().is_some(),
         }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::types::{LeaseToken, Millis, OwnerName, PartitionId, Position, Text, Timestamp, TopicName};
+use crate::types::{
+    LeaseToken, Millis, OwnerName, PartitionId, PayloadId, Position, StoredResult, Text, Timestamp, TopicName,
+};
 
 /// The most requested topics that a commit remembers. Beyond it the oldest is forgotten, and messages produced to it
 /// are delivered.
@@ -103,8 +105,8 @@ pub struct Effect {
     pub lease_until: Timestamp,
     /// The owner of the newest grant.
     pub owner: Option<OwnerName>,
-    /// The result that later begins replay.
-    pub result: Option<Arc<str>>,
+    /// The result that later begins replay; its bytes stand in the log.
+    pub result: Option<Box<StoredResult>>,
     /// Rarely used fields.
     pub details: Option<Box<Details>>,
     /// How long the effect is remembered, unless [`Details::until`] is set.
@@ -186,9 +188,9 @@ impl Effect {
         effect
     }
 
-    /// An effect without a grant that a failed step created.
+    /// An effect without a grant that a failed step created; the bytes of its result stand at `payload`.
     #[must_use]
-    pub(crate) fn failed(outcome: &Outcome, window: Millis, at: Timestamp) -> Self {
+    pub(crate) fn failed(outcome: &Outcome, payload: PayloadId, window: Millis, at: Timestamp) -> Self {
         let mut effect = Self {
             status: outcome.status,
             committed: false,
@@ -204,7 +206,7 @@ impl Effect {
             expires_at: at,
             pin: None,
         };
-        effect.finish(outcome, at);
+        effect.finish(outcome, payload, at);
         effect
     }
 
@@ -243,23 +245,49 @@ impl Effect {
         self.details.as_ref()?.request_hash.as_deref()
     }
 
-    /// The recorded outcome. Not final while the effect is in progress.
+    /// The recorded outcome with `result`, the bytes of its result. Not final while the effect is in progress.
     #[must_use]
-    pub fn outcome(&self) -> Outcome {
-        let details = self.details.as_deref();
-        Outcome {
-            status: self.status,
-            response_code: details.map_or(0, |details| details.response_code),
-            result: self.result.clone(),
-            last_error: details.map(|details| details.last_error.clone()).unwrap_or_default(),
-        }
+    pub fn outcome_with(&self, result: Option<Arc<str>>) -> Outcome {
+        let (status, response_code, last_error) = (self.status, self.response_code(), self.last_error().into());
+        Outcome { status, response_code, result, last_error }
     }
 
-    /// Records the outcome; the window starts at `at`.
-    pub(crate) fn finish(&mut self, outcome: &Outcome, at: Timestamp) {
+    /// Whether the recorded outcome is `outcome`; results are compared by length and hash.
+    #[must_use]
+    pub fn is_outcome(&self, outcome: &Outcome) -> bool {
+        let same_result = match (&self.result, &outcome.result) {
+            (Some(stored), Some(result)) => stored.is(result),
+            (None, None) => true,
+            _ => false,
+        };
+        (self.status, self.response_code(), self.last_error())
+            == (outcome.status, outcome.response_code, &*outcome.last_error)
+            && same_result
+    }
+
+    /// The code chosen by the worker.
+    #[must_use]
+    pub fn response_code(&self) -> i64 {
+        self.details.as_ref().map_or(0, |details| details.response_code)
+    }
+
+    /// The error; empty if there is none.
+    #[must_use]
+    pub fn last_error(&self) -> &str {
+        self.details.as_ref().map_or("", |details| &details.last_error)
+    }
+
+    /// Whether it has a result whose bytes are lost.
+    #[must_use]
+    pub fn is_result_lost(&self) -> bool {
+        self.result.as_ref().is_some_and(|result| result.payload.is_none())
+    }
+
+    /// Records the outcome, the bytes of whose result stand at `payload`; the window starts at `at`.
+    pub(crate) fn finish(&mut self, outcome: &Outcome, payload: PayloadId, at: Timestamp) {
         self.status = outcome.status;
         self.finished = true;
-        self.result = outcome.result.clone();
+        self.result = outcome.result.as_ref().map(|result| Box::new(StoredResult::new(payload, result)));
         self.set_response(outcome.response_code, &outcome.last_error);
         self.updated_at = at;
         self.expires_at = self.lifetime().after(at);

@@ -131,7 +131,7 @@ impl Limits {
             consumers_max: 1_000_000,
             retention_age: Some(Millis(24 * 60 * 60 * 1_000)),
             retention_bytes: Some(256 << 20),
-            retained_bytes_max: 256 << 20,
+            retained_bytes_max: 4 << 30,
             group_idle: Some(Millis(60 * 60 * 1_000)),
             group_idle_max: Millis(30 * 24 * 60 * 60 * 1_000),
             retry_after: Millis(1_000),

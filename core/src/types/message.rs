@@ -144,6 +144,8 @@ pub enum DeadReason {
     DeadlineExceeded,
     /// A worker reported that no retry can succeed.
     NonRetryable,
+    /// Its payload was damaged on disk.
+    PayloadDamaged,
 }
 
 impl DeadReason {
@@ -154,6 +156,7 @@ impl DeadReason {
             Self::MaxAttempts => "max_attempts",
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::NonRetryable => "non_retryable",
+            Self::PayloadDamaged => "payload_damaged",
         }
     }
 }
@@ -235,15 +238,18 @@ pub struct Metadata {
     pub redrive: Option<RedriveOrigin>,
     /// What the producer asked for, unless that is only the topic in which the message was first stored.
     pub requested: Option<ProduceScope>,
+    /// Set if the payload was damaged on disk: where, and how. Key and value are empty then, and of the metadata there
+    /// is only what the broker keeps in memory.
+    pub lost: Option<Text>,
 }
 
 impl Metadata {
     /// Whether there is none.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { envelope, routing, trace, dead_letter, redrive, requested } = self;
+        let Self { envelope, routing, trace, dead_letter, redrive, requested, lost } = self;
         (envelope.is_empty() && routing.is_none() && trace.is_none())
-            && (dead_letter.is_none() && redrive.is_none() && requested.is_none())
+            && (dead_letter.is_none() && redrive.is_none() && requested.is_none() && lost.is_none())
     }
 }
 

@@ -27,6 +27,7 @@ const DEAD_LETTER: u8 = 16;
 const REDRIVE: u8 = 17;
 const REQUESTED: u8 = 19;
 const DELAYED_UNTIL: u8 = 20;
+const LOST: u8 = 21;
 
 /// Appends `meta`; nothing for empty metadata.
 pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
@@ -88,6 +89,9 @@ pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
     if let Some(until) = envelope.delayed_until {
         field(out, DELAYED_UNTIL, |out| put_varint(out, until.0));
     }
+    if let Some(damage) = &meta.lost {
+        put_text(out, LOST, damage);
+    }
 }
 
 /// Decodes what [`encode`] wrote.
@@ -120,6 +124,7 @@ pub fn decode(bytes: &[u8]) -> Result<Metadata, Malformed> {
             Field::DeadLetter(dead) => meta.dead_letter = Some(dead),
             Field::RedriveOrigin(redrive) => meta.redrive = Some(redrive),
             Field::Requested(topic, destination) => meta.requested = Some(produce_scope(topic, destination)?),
+            Field::Lost(damage) => meta.lost = Some(damage.into()),
         }
         Ok(())
     })?;
@@ -188,6 +193,13 @@ pub(crate) fn identity(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     identity.filter(|key| !key.is_empty()).map(|key| (tenant, key))
 }
 
+/// The run id in validated metadata, if it has one. It is the first field.
+pub(crate) fn run_id(bytes: &[u8]) -> Option<&[u8]> {
+    let mut reader = Reader::new(bytes);
+    let is_first = reader.byte().is_ok_and(|tag| tag == RUN_ID);
+    if is_first { reader.bytes().ok().filter(|id| !id.is_empty()) } else { None }
+}
+
 /// What the producer asked for according to validated metadata, if that is recorded.
 pub(crate) fn requested(bytes: &[u8]) -> Option<ProduceScope> {
     let mut reader = Reader::new(bytes);
@@ -221,6 +233,7 @@ enum Field<'a> {
     DeadLetter(Box<DeadLetter>),
     RedriveOrigin(RedriveOrigin),
     Requested(&'a str, &'a str),
+    Lost(&'a str),
 }
 
 fn walk<'a>(bytes: &'a [u8], mut visit: impl FnMut(Field<'a>) -> Result<(), Malformed>) -> Result<(), Malformed> {
@@ -261,6 +274,7 @@ fn read_field(tag: u8, content: &[u8]) -> Result<Field<'_>, Malformed> {
         TARGET_TOPIC => return text(content).map(Field::TargetTopic),
         ROUTING_LABEL => return text(content).map(Field::RoutingLabel),
         TRACE => return text(content).map(Field::Trace),
+        LOST => return text(content).map(Field::Lost),
         PARTITION_OVERRIDE => Field::PartitionOverride(PartitionId(reader.varint32()?)),
         DEADLINE => Field::Deadline(Timestamp(reader.varint()?), reader.text()?),
         RETRY_POLICY => Field::RetryPolicy(policy(&mut reader)?),
@@ -397,6 +411,7 @@ pub(crate) fn reason_code(reason: DeadReason) -> u8 {
         DeadReason::MaxAttempts => 1,
         DeadReason::DeadlineExceeded => 2,
         DeadReason::NonRetryable => 3,
+        DeadReason::PayloadDamaged => 4,
     }
 }
 
@@ -405,6 +420,7 @@ pub(crate) fn reason(code: u8) -> Result<DeadReason, Malformed> {
         1 => Ok(DeadReason::MaxAttempts),
         2 => Ok(DeadReason::DeadlineExceeded),
         3 => Ok(DeadReason::NonRetryable),
+        4 => Ok(DeadReason::PayloadDamaged),
         _ => Err(Malformed("unknown dead-letter reason")),
     }
 }

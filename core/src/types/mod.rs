@@ -17,6 +17,7 @@ pub(crate) mod names;
 pub(crate) mod partitioner;
 mod payload;
 mod produce_scope;
+mod result;
 mod step;
 mod time;
 mod topic_settings;
@@ -46,6 +47,7 @@ pub use message::{
 pub use names::{Escaped, GroupName, NameError, OwnerName, TopicName};
 pub use payload::{PayloadId, PayloadRef};
 pub use produce_scope::ProduceScope;
+pub use result::{ResultHash, StoredResult};
 pub use step::{Completion, StepOutput};
 pub use time::{Millis, Now, Timestamp};
 pub use topic_settings::{GroupOrigin, GroupStart, Retention, Setting};

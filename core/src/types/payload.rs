@@ -12,6 +12,17 @@ pub struct PayloadId {
     pub part: u32,
 }
 
+impl PayloadId {
+    /// What a message refers to whose payload is lost: no record has this LSN.
+    pub const LOST: Self = Self { lsn: Lsn(0), part: 0 };
+
+    /// Whether the payload is lost.
+    #[must_use]
+    pub fn is_lost(self) -> bool {
+        self == Self::LOST
+    }
+}
+
 /// A reference to the bytes of a message: metadata, key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PayloadRef {

@@ -161,7 +161,7 @@ fn production_limits_are_those_of_the_documentation() {
         consumers_max: 1_000_000,
         retention_age: Some(Millis(day)),
         retention_bytes: Some(268_435_456),
-        retained_bytes_max: 268_435_456,
+        retained_bytes_max: 4_294_967_296,
         group_idle: Some(Millis(hour)),
         group_idle_max: Millis(day * 30),
         retry_after: Millis(1_000),

@@ -4,7 +4,7 @@ use super::test_broker::*;
 use driftq_core::command::{Produce, SeekTo, TokenClaim};
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 use driftq_core::log::Storage;
-use driftq_core::reply::{Delivery, Overload, StepOutput, StoreReply};
+use driftq_core::reply::{Delivery, Overload, StepOutput};
 use driftq_core::types::{EffectStatus, Outcome, *};
 use driftq_core::{PipelineConfig, Refusal};
 
@@ -60,9 +60,10 @@ fn complete_acks_message_ends_effect_and_stores_outputs() {
         broker.restart(restart);
         assert_eq!((broker.progress("t", "g").lag, broker.stored_values("t")), (0, vec![]));
         assert_eq!((broker.stored_messages("next", 2).len(), broker.stored_messages("next", 1).len()), (1, 1));
-        let known = broker.effect(&consume_effect("t", "g", "k")).unwrap();
+        let found = broker.found_effect(&consume_effect("t", "g", "k")).unwrap();
+        let known = &found.effect;
         assert_eq!((known.status, known.committed, known.finished), (EffectStatus::Succeeded, true, true));
-        assert_eq!((known.token, known.result.as_deref()), (Some(token), Some("{\"ok\":true}")));
+        assert_eq!((known.token, found.result.as_deref()), (Some(token), Some("{\"ok\":true}")));
         assert_eq!(known.expires_at, START.after(Millis(DAY)));
         broker.subscribe("next", "g", "w");
         let mut values = broker.delivered_values();
@@ -99,7 +100,7 @@ fn complete_creates_missing_effect_and_keeps_first_result() {
             broker.advance(100);
             complete(&mut broker, &first, Some("\"new\""), vec![]).unwrap();
             broker.restart(restart);
-            assert_eq!(broker.begin(&identity), Ok(StoreReply::Replay(expected.clone())));
+            assert_eq!(broker.begin(&identity), Ok(replay(expected.clone())));
             let known = broker.effect(&identity).unwrap();
             assert!(known.committed && known.finished, "{expected:?}");
         }
@@ -115,8 +116,8 @@ fn complete_with_result_after_final_failure_is_refused() {
     let refusal = broker.refused(|broker| complete(broker, &first, Some("1"), vec![plain("next", "a")]));
     assert_eq!(refusal, Refusal::OtherOutcome);
     complete(&mut broker, &first, None, vec![plain("next", "a")]).unwrap();
-    let known = broker.effect(&consume_effect("t", "g", "k")).unwrap();
-    assert_eq!((known.outcome(), known.committed), (final_failure("no"), true));
+    let known = broker.found_effect(&consume_effect("t", "g", "k")).unwrap();
+    assert_eq!((known.outcome(), known.effect.committed), (final_failure("no"), true));
 }
 
 #[test]
@@ -548,7 +549,7 @@ fn complete_lost_in_crash_leaves_nothing_behind() {
     assert_eq!(before.topic_named(&topic("next")).unwrap().next_offset(), Offset(0));
     let again = Outcome { result: None, ..success("") };
     assert_eq!(complete(&mut broker, &first, None, vec![plain("next", "a")]), Ok(vec![stored("next", 0, 0)]));
-    assert_eq!(broker.begin(&consume_effect("t", "g", "k")), Ok(StoreReply::Replay(again)));
+    assert_eq!(broker.begin(&consume_effect("t", "g", "k")), Ok(replay(again)));
 }
 
 #[test]

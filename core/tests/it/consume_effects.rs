@@ -4,7 +4,7 @@ use super::test_broker::*;
 use driftq_core::Refusal;
 use driftq_core::command::{DeliveryClaim, TokenClaim};
 use driftq_core::faults::{Faults, NoFaults};
-use driftq_core::reply::{Delivery, Overload, StoreReply};
+use driftq_core::reply::{Delivery, Overload};
 use driftq_core::types::{EffectStatus, Identity, Lifetime, Scope, *};
 
 pub(super) const DAY: u64 = 24 * 60 * 60 * 1_000;
@@ -152,7 +152,7 @@ fn begin_for_stale_delivery_replays_outcome() {
     let token = granted(broker.begin_for(&k(), &first));
     broker.finish(&k(), token, success("1")).unwrap();
     nack(&mut broker, &first);
-    assert_eq!(broker.begin_for(&k(), &first), Ok(StoreReply::Replay(success("1"))));
+    assert_eq!(broker.begin_for(&k(), &first), Ok(replay(success("1"))));
 }
 
 /// Ends a delivery so that its message is delivered again.
@@ -175,11 +175,11 @@ fn effect_is_kept_while_its_message_can_be_redelivered() {
             broker.pause("t", "g");
             give_back(&mut broker, &first);
             broker.restart_after(restart, 3 * DAY);
-            assert_eq!(broker.begin(&k()), Ok(StoreReply::Replay(success("1"))), "kept long after its window");
+            assert_eq!(broker.begin(&k()), Ok(replay(success("1"))), "kept long after its window");
             broker.resume("t", "g");
             subscribe_worker(&mut broker);
             let again = broker.expect_delivery();
-            assert_eq!(broker.begin_for(&k(), &again), Ok(StoreReply::Replay(success("1"))));
+            assert_eq!(broker.begin_for(&k(), &again), Ok(replay(success("1"))));
             ack(&mut broker, &again);
             broker.advance(1);
             assert_eq!((broker.status(&k()), broker.effect_count("default")), (None, 0), "until its message is acked");
@@ -203,7 +203,7 @@ fn effect_granted_again_for_a_delivery_is_kept_while_its_message_is_leased() {
         broker.finish(&k(), token, success("1")).unwrap();
         broker.restart_after(restart, 1_000);
         broker.advance(1);
-        assert_eq!(broker.begin(&k()), Ok(StoreReply::Replay(success("1"))), "its message is not acked");
+        assert_eq!(broker.begin(&k()), Ok(replay(success("1"))), "its message is not acked");
         assert_eq!(broker.effect_count("default"), 1);
         ack(&mut broker, &first);
         broker.advance(1);
@@ -249,11 +249,7 @@ fn pin_of_first_message_survives_death_of_second() {
         nack(&mut broker, &second);
         assert_eq!(broker.dead_letters("t").len(), 1, "the second message is dead-lettered");
         broker.restart_after(restart, 3 * DAY);
-        assert_eq!(
-            broker.begin(&k()),
-            Ok(StoreReply::Replay(success("1"))),
-            "the first message can still be delivered"
-        );
+        assert_eq!(broker.begin(&k()), Ok(replay(success("1"))), "the first message can still be delivered");
     }
 }
 
@@ -291,8 +287,8 @@ fn ack_commits_effect_never_begun() {
         let known = broker.effect(&k()).unwrap();
         assert_eq!((known.status, known.committed, known.finished), (EffectStatus::Succeeded, true, false));
         assert_eq!((known.attempt, known.token, known.owner), (0, None, None));
-        let replay = driftq_core::types::Outcome { result: None, ..success("") };
-        assert_eq!(broker.begin(&k()), Ok(StoreReply::Replay(replay)));
+        let succeeded = driftq_core::types::Outcome { result: None, ..success("") };
+        assert_eq!(broker.begin(&k()), Ok(replay(succeeded)));
         broker.advance(DEDUPE_TTL - 1_001);
         assert_eq!(broker.status(&k()), Some(EffectStatus::Succeeded));
         broker.advance(1);
@@ -333,7 +329,7 @@ fn finish_after_ack_with_same_token_stores_result() {
         broker.finish(&k(), token, success("1")).unwrap();
         assert_eq!(broker.refused(|broker| broker.finish(&k(), token, success("2"))), Refusal::OtherOutcome);
         broker.restart_after(restart, DAY - 1);
-        assert_eq!(broker.begin(&k()), Ok(StoreReply::Replay(success("1"))), "the window starts at the finish");
+        assert_eq!(broker.begin(&k()), Ok(replay(success("1"))), "the window starts at the finish");
         broker.advance(1);
         assert_eq!(broker.status(&k()), None);
     }
@@ -351,10 +347,10 @@ fn ack_after_retryable_failure_counts_as_success_without_result() {
         broker.restart(restart);
         let known = broker.effect(&k()).unwrap();
         assert_eq!((known.status, known.committed, known.finished), (EffectStatus::Succeeded, true, false));
-        assert_eq!((known.result.clone(), known.outcome().last_error), (None, "".into()));
+        assert_eq!((known.result.clone(), known.last_error()), (None, ""));
         assert_eq!(known.expires_at, START.after(Millis(DEDUPE_TTL)));
         broker.finish(&k(), token, success("1")).unwrap();
-        assert_eq!(broker.begin(&k()), Ok(StoreReply::Replay(success("1"))));
+        assert_eq!(broker.begin(&k()), Ok(replay(success("1"))));
     }
 }
 
@@ -368,8 +364,9 @@ fn ack_after_final_outcome_keeps_outcome() {
         let before = broker.effect(&k()).unwrap();
         broker.advance(5);
         ack(&mut broker, &first);
-        let after = broker.effect(&k()).unwrap();
-        assert_eq!((after.outcome(), after.expires_at), (end, before.expires_at));
+        let found = broker.found_effect(&k()).unwrap();
+        let after = &found.effect;
+        assert_eq!((found.outcome(), after.expires_at), (end, before.expires_at));
         assert!(after.committed && after.finished);
         assert!(broker.try_produce(identified("t", "again", "k")).unwrap().already_done);
         assert_eq!(broker.delivered_values(), [""; 0], "later messages of the identity are skipped");

@@ -6,7 +6,7 @@ use super::test_broker::*;
 use driftq_core::command::{Begin, DeliveryClaim, Lookup, StoreCommand, TokenClaim};
 use driftq_core::faults::NoFaults;
 use driftq_core::record::{Event, Record};
-use driftq_core::reply::{Overload, StoreReply};
+use driftq_core::reply::Overload;
 use driftq_core::types::{EffectStatus, Identity, Lifetime, Scope, *};
 use driftq_core::{Command, Refusal};
 
@@ -26,7 +26,7 @@ fn effect_window_depends_on_scope_and_ends_exactly() {
                 broker.effect(&identity).unwrap();
                 broker.finish(&identity, token, end.clone()).unwrap();
                 if end.status.is_final() {
-                    assert_eq!(broker.begin(&identity), Ok(StoreReply::Replay(end.clone())));
+                    assert_eq!(broker.begin(&identity), Ok(replay(end.clone())));
                 }
                 broker.restart_after(restart, window / 2 - 1);
                 assert_eq!(broker.status(&identity), Some(end.status), "{identity:?}");
@@ -191,7 +191,7 @@ fn tenant_at_quota_is_refused_new_effects_and_keeps_old_ones() {
         assert_eq!(broker.refused(|broker| broker.begin(&effect("d"))), overloaded(Overload::Effects));
         assert_eq!(broker.refused(|broker| broker.begin(&job_effect("j", "a"))), overloaded(Overload::Effects));
         granted(broker.begin(&Identity::new("other", Scope::Tenant, "d")));
-        assert_eq!(broker.begin(&effect("a")), Ok(StoreReply::Replay(success("1"))), "stored effects stay usable");
+        assert_eq!(broker.begin(&effect("a")), Ok(replay(success("1"))), "stored effects stay usable");
         broker.advance(LEASE);
         granted(broker.begin(&effect("b")));
         broker.reacquire(&effect("c")).unwrap();

@@ -110,7 +110,7 @@ fn scopes_share_no_effects_for_any_texts() {
         }
         broker.restart(restart);
         for (number, identity) in identities.iter().enumerate() {
-            assert_eq!(broker.begin(identity), Ok(StoreReply::Replay(success(&number.to_string()))), "{identity:?}");
+            assert_eq!(broker.begin(identity), Ok(replay(success(&number.to_string()))), "{identity:?}");
         }
     }
 }
@@ -157,7 +157,7 @@ fn begin_after_lease_end_takes_over_with_new_token_and_attempt() {
         assert_eq!(broker.refused(|broker| broker.finish(&effect("k"), old, success("1"))), Refusal::StaleLease);
         assert_eq!(broker.refused(|broker| broker.renew(&effect("k"), old, 1)), Refusal::StaleLease);
         broker.finish(&effect("k"), token, success("2")).unwrap();
-        assert_eq!(broker.begin(&effect("k")), Ok(StoreReply::Replay(success("2"))));
+        assert_eq!(broker.begin(&effect("k")), Ok(replay(success("2"))));
     }
 }
 
@@ -191,7 +191,7 @@ fn begin_after_final_outcome_replays_it_in_full() {
         broker.restart(restart);
         let digest = broker.digest();
         for (key, outcome) in [("s", succeeded), ("f", failed), ("c", coded)] {
-            assert_eq!(broker.begin(&effect(key)), Ok(StoreReply::Replay(outcome)));
+            assert_eq!(broker.begin(&effect(key)), Ok(replay(outcome)));
         }
         assert_eq!(broker.digest(), digest, "a replay changes nothing");
     }
@@ -230,7 +230,7 @@ fn begin_after_failure_clears_stored_failure() {
     let token = granted(broker.begin(&effect("k")));
     assert_eq!(broker.effect(&effect("k")).unwrap().result, None);
     broker.finish(&effect("k"), token, success("1")).unwrap();
-    assert_eq!(broker.begin(&effect("k")), Ok(StoreReply::Replay(success("1"))));
+    assert_eq!(broker.begin(&effect("k")), Ok(replay(success("1"))));
 }
 
 #[test]
@@ -563,7 +563,7 @@ fn faults_of_store_are_detected() {
         let mut broker = TestBroker::with(small_config(), faults);
         let token = granted(broker.begin(&effect("k")));
         broker.finish(&effect("k"), token, success("1")).unwrap();
-        matches!(broker.begin(&effect("k")), Ok(StoreReply::Replay(_)))
+        matches!(broker.begin(&effect("k")), Ok(StoreReply::Replay { .. }))
     }
     fn window_starts_at_finish<F: Faults>(faults: F) -> bool {
         let mut broker = TestBroker::with(small_config(), faults);

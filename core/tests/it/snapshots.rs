@@ -4,8 +4,8 @@ use super::test_broker::*;
 use driftq_core::command::{CreateTopic, DeleteTopic, Redrive, RedriveSelection, SeekTo};
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 use driftq_core::log::{FileId, IoOp, Storage};
-use driftq_core::record::{Event, Record};
-use driftq_core::state::State;
+use driftq_core::record::{Event, Image, Record};
+use driftq_core::state::{MessageChunk, State};
 use driftq_core::types::*;
 use driftq_core::{Command, JobClass, PipelineConfig};
 
@@ -60,6 +60,7 @@ fn tiny() -> PipelineConfig {
         reserve_bytes: 1 << 10,
         snapshot_every_bytes: 12 << 10,
         slice_bytes: 256,
+        clean_spare_segments: 0,
         ..small_config()
     }
 }
@@ -84,6 +85,10 @@ fn snapshot_and_tail_recover_state_after_every_round_over_segments() {
         assert_eq!(broker.recovered_digest(), broker.digest(), "round {round}");
     }
     assert!(snapshots.len() > 3, "{snapshots:?}");
+    broker.delete_topic("t");
+    broker.snapshot();
+    broker.topic("t", 1);
+    broker.snapshot();
     let files = broker.storage.list().unwrap();
     let segments = files.iter().filter_map(|info| if let FileId::Segment(n) = info.file { Some(n) } else { None });
     let (count, last) = (segments.clone().count() as u64, segments.max().unwrap());
@@ -129,12 +134,167 @@ fn state_restored_from_its_own_view_equals_it() {
     broker.nack_with_delay(claim("t", "g", "w", &held[2]), 1_000).unwrap();
     let state = broker.pipeline.state();
     let mut restored = State::default();
-    for image in state.view() {
+    for image in state.view_in_chunks() {
         restored.apply(&Record { at: Timestamp::default(), event: Event::Restored(image) }).unwrap();
     }
     assert_eq!(restored, *state);
     broker.ack(claim("t", "g", "w", &held[1])).unwrap();
     assert_ne!(restored, *broker.pipeline.state());
+}
+
+/// A state with many messages, in several groups, of which some are acked, retained, delivered, urgent or redriven.
+fn many_messages() -> TestBroker {
+    let mut config = PipelineConfig { segment_bytes: 1 << 20, ..small_config() };
+    config.limits.retention_bytes = Some(2_000);
+    config.limits.retention_age = None;
+    let mut broker = TestBroker::with(config, NoFaults);
+    broker.topic("t", 2);
+    broker.group("t", "slow");
+    broker.subscribe_with("t", "g", "w", |request| request.prefetch = 700);
+    for number in 0..1_500_u32 {
+        broker.produce_with("t", "value", |request| {
+            request.key = number.to_string().into();
+            if number % 40 == 0 {
+                request.envelope.priority = Priority::new(3);
+            }
+            if number % 55 == 0 {
+                request.envelope.idempotency_key = Some(format!("key {number}").into());
+            }
+        });
+    }
+    let held = broker.delivered();
+    for (nth, delivery) in held.iter().enumerate() {
+        let claim = claim("t", "g", "w", delivery);
+        match nth % 10 {
+            0 => {}
+            1 => broker.nack_with_delay(claim, 1_000).unwrap(),
+            _ => broker.ack(claim).unwrap(),
+        }
+    }
+    broker
+}
+
+#[test]
+fn state_with_packed_chunks_is_restored_from_them() {
+    let mut broker = many_messages();
+    let state = broker.pipeline.state();
+    let images: Vec<_> = state.view_in_chunks().collect();
+    let chunks = images.iter().filter(|image| matches!(image, Image::Chunk { .. })).count();
+    assert!(chunks >= 10, "{chunks} chunks");
+    let by_message: Vec<_> = images.iter().cloned().flat_map(Image::by_message).collect();
+    assert!(by_message.iter().cloned().eq(state.view()));
+    for images in [images, by_message] {
+        let mut restored = State::default();
+        for image in images {
+            restored.apply(&Record { at: Timestamp::default(), event: Event::Restored(image) }).unwrap();
+        }
+        assert_eq!(restored, *state);
+        assert_eq!(restored.digest(), state.digest());
+        restored.check().unwrap();
+    }
+    let digest = broker.digest();
+    broker.snapshot();
+    assert_eq!(broker.recovered_digest(), digest);
+    let expected = [broker.stored_messages("t", 0), broker.stored_messages("t", 1)];
+    broker.crash();
+    assert!(broker.recovered.frames_read < 10, "the messages come from the snapshot");
+    assert_eq!([broker.stored_messages("t", 0), broker.stored_messages("t", 1)], expected);
+}
+
+/// What a state says to the images of `many_messages`, of which `change` has changed the chunk before the last.
+fn changed_chunk(change: impl Fn(&mut Vec<Image>)) -> Result<(), String> {
+    let broker = many_messages();
+    let mut images: Vec<_> = broker.pipeline.state().view_in_chunks().collect();
+    // Without deliveries, which would be contradicted first.
+    images.retain(|image| !matches!(image, Image::DeliveryState { .. }));
+    let is_chunk = |image: &Image| matches!(image, Image::Chunk { .. });
+    let at = images.iter().enumerate().filter(|(_, image)| is_chunk(image)).map(|(at, _)| at).nth_back(1).unwrap();
+    let Image::Chunk { topic, partition, chunk } = images[at].clone() else { unreachable!("a chunk was found") };
+    let mut messages: Vec<_> = chunk.images(topic, partition).collect();
+    change(&mut messages);
+    let chunk = MessageChunk::of_images(&messages).ok_or("no chunk")?;
+    images[at] = Image::Chunk { topic, partition, chunk };
+    let mut restored = State::default();
+    for image in images {
+        let record = Record { at: Timestamp::default(), event: Event::Restored(image) };
+        restored.apply(&record).map_err(|error| error.to_string())?;
+    }
+    restored.check().map_err(|error| error.what.to_owned())
+}
+
+#[test]
+fn chunk_that_contradicts_the_rest_of_its_snapshot_is_refused() {
+    assert_eq!(changed_chunk(|_| {}), Ok(()));
+    type Change = fn(&mut Image);
+    let cases: [(&str, Change); 7] = [
+        ("record contradicts the state: payload of a record that is not there yet", |image| {
+            if let Image::Message { payload, .. } = image {
+                payload.id.lsn = Lsn(u64::MAX);
+            }
+        }),
+        ("record contradicts the state: message acked in more groups than were ever created", |image| {
+            if let Image::Message { acked_in, .. } = image {
+                *acked_in = 9;
+            }
+        }),
+        ("record contradicts the state: message at a trimmed or unassigned position", |image| {
+            if let Image::Message { position, .. } = image {
+                position.0 += 1 << 40;
+            }
+        }),
+        ("a message's ack count is wrong", |image| {
+            if let Image::Message { acked_in, retained, .. } = image {
+                (*acked_in, *retained) = (1 - (*acked_in).min(1), false);
+            }
+        }),
+        ("an offset is not assigned yet", |image| {
+            if let Image::Message { offset, .. } = image {
+                offset.0 += 1 << 40;
+            }
+        }),
+        ("a message is older than the one before it, or newer than the last record", |image| {
+            if let Image::Message { produced_at, .. } = image {
+                produced_at.0 += 1 << 40;
+            }
+        }),
+        ("a message that was not redriven is visible to one group only", |image| {
+            if let Image::Message { visible_to, .. } = image {
+                *visible_to = Some(GroupId(0));
+            }
+        }),
+    ];
+    for (refusal, change) in cases {
+        assert_eq!(changed_chunk(|images| images.iter_mut().for_each(change)), Err(refusal.to_owned()));
+    }
+    let gap = changed_chunk(|images| drop(images.remove(40)));
+    assert_eq!(gap, Err("a position is neither stored nor trimmed".to_owned()));
+    assert_eq!(changed_chunk(|images| images.swap(3, 4)), Err("no chunk".to_owned()), "not in order");
+}
+
+#[test]
+fn large_snapshot_puts_the_next_one_off() {
+    let every = 4 << 10;
+    let config = PipelineConfig { segment_bytes: 1 << 20, snapshot_every_bytes: every, ..small_config() };
+    let mut broker = TestBroker::with(config, NoFaults);
+    broker.topic("t", 1);
+    assert_eq!(broker.pipeline.snapshot_interval(), every);
+    for number in 0..2_000 {
+        broker.produce_with("t", "value", |request| {
+            request.envelope.idempotency_key = Some(format!("key {number}").into());
+        });
+    }
+    let newest = *broker.pipeline.snapshots().last().expect("much was written");
+    let files = broker.storage.list().unwrap();
+    let len = files.iter().find(|info| info.file == FileId::Snapshot(newest)).expect("it is a file").len;
+    assert!(len > 10 * every, "{len}");
+    assert_eq!(broker.pipeline.snapshot_interval(), 2 * len);
+    broker.crash();
+    assert_eq!(broker.pipeline.snapshot_interval(), 2 * len, "a start knows the size from the file");
+    while *broker.pipeline.snapshots().last().unwrap() == newest {
+        broker.produce("t", "value");
+    }
+    let written = broker.pipeline.snapshots().last().unwrap().0 - newest.0;
+    assert!(written > len / 200, "{written} frames were written before the next one, of {len} bytes");
 }
 
 #[test]

@@ -303,8 +303,9 @@ fn snapshot_without_space_does_not_fail_log() {
 fn snapshot_without_space_is_retried_later_and_uses_no_segments() {
     let mut broker = TestBroker::with(config(), NoFaults);
     broker.topic("t", 1);
-    for _ in 0..200 {
-        attempt(&mut broker).unwrap();
+    // Of which a snapshot holds the keys.
+    for number in 0..200 {
+        broker.try_produce(identified("t", "value", &format!("{number:0100}"))).unwrap();
     }
     // Room for one more segment and what must be free beside it, and none for a snapshot.
     let budget = used(&mut broker) + SEGMENT + SPARE + 1;

@@ -17,7 +17,8 @@ fn codes_are_those_of_the_api() {
     assert_eq!(reasons.map(DeadReason::as_str), ["max_attempts", "deadline_exceeded", "non_retryable"]);
     let overloads = [Overload::Backlog, Overload::DeadLetters, Overload::DedupeKeys, Overload::Effects];
     assert_eq!(overloads.map(Overload::code), ["overloaded", "dlq_full", "dedupe_full", "quota"]);
-    assert_eq!([Overload::Objects, Overload::Log].map(Overload::code), ["too_many", "log_busy"]);
+    let overloads = [Overload::Objects, Overload::Log, Overload::Memory];
+    assert_eq!(overloads.map(Overload::code), ["too_many", "log_busy", "memory"]);
 }
 
 #[test]

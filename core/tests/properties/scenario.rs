@@ -31,9 +31,16 @@ use crate::codec::all_kinds;
 const LOG: LogId = LogId(*b"the golden log 1");
 const START: Timestamp = Timestamp(1_700_000_000_000);
 
+/// The kind of the record of a lost payload.
+const PAYLOAD_LOST: u8 = 47;
+
+/// The kind of an image of many messages.
+const CHUNK: u8 = 0x8E;
+
 fn config() -> PipelineConfig {
     PipelineConfig {
         memory_bytes: 0,
+        state_bytes_max: u64::MAX,
         limits: Limits {
             lease_default: Millis(2_000),
             dedupe_ttl: Millis(5_000),
@@ -52,6 +59,8 @@ fn config() -> PipelineConfig {
         snapshot_every_segments: usize::MAX,
         rest_after: None,
         slice_bytes: 300,
+        clean_spare_segments: 0,
+        scrub_interval: None,
     }
 }
 
@@ -551,8 +560,10 @@ fn scenario_covers_every_record_kind() {
     };
     let whole = ReadLog::from(&without_snapshots(&storage));
     let read = ReadLog::from(&storage);
-    let records: Vec<u8> = all_kinds().filter(|kind| *kind < 0x80).collect();
-    let images: Vec<u8> = all_kinds().filter(|kind| *kind >= 0x80).collect();
+    // A payload is lost only by damage.
+    let records: Vec<u8> = all_kinds().filter(|kind| *kind < 0x80 && *kind != PAYLOAD_LOST).collect();
+    // No partition of the scenario has as many messages as make a chunk.
+    let images: Vec<u8> = all_kinds().filter(|kind| *kind >= 0x80 && *kind != CHUNK).collect();
     assert_eq!(kinds(whole.replayed.iter().map(|(_, record, _)| record).collect()), records);
     assert_eq!(kinds(read.restored.iter().collect()), images);
     assert_eq!(read.state.digest(), whole.state.digest());

@@ -47,6 +47,11 @@ fn frame_from_any_input_round_trips() {
 }
 
 #[test]
+fn footer_from_any_input_has_one_encoding() {
+    run_target("footer", 20_000);
+}
+
+#[test]
 fn segment_from_any_input_is_refused_or_consistent() {
     run_target("segment", 2_000);
 }

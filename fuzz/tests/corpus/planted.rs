@@ -9,11 +9,11 @@ use driftq_core::codec::record as codec;
 use driftq_core::command::{Ack, Claim};
 use driftq_core::faults::{Fault, Planted};
 use driftq_core::log::frame::encode_with;
-use driftq_core::log::{FileId, Head, Storage};
+use driftq_core::log::{FileId, Head, SegmentFooter, Storage};
 use driftq_core::types::Offset;
 use driftq_fuzz::{
-    commands_with, frame_with, json_bodies_with, query_with, record_with, recovery_with, salvage_with, segment_with,
-    snapshot_with,
+    commands_with, footer_with, frame_with, json_bodies_with, query_with, record_with, recovery_with, salvage_with,
+    segment_with, snapshot_with,
 };
 use driftq_server::fuzzing::{request, salvage};
 
@@ -65,6 +65,14 @@ fn frame_encoded_with_wrong_version_is_caught() {
         });
     });
     assert_caught_by(&message, "a decoded frame encodes to other bytes");
+}
+
+#[test]
+fn footer_encoded_without_its_filter_is_caught() {
+    let message = caught("footer", |data| {
+        footer_with(data, |footer| SegmentFooter { filter: None, ..footer.clone() }.encode());
+    });
+    assert_caught_by(&message, "a decoded footer encodes to other bytes");
 }
 
 #[test]

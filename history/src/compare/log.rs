@@ -166,6 +166,9 @@ impl Reader {
                 let message = Message::new(*offset, *produced_at, *payload, fields.clone());
                 self.referred(state, 0, *topic, *partition, message);
             }
+            Image::Chunk { topic, partition, chunk } => {
+                chunk.images(*topic, *partition).for_each(|message| self.image(state, &message));
+            }
             Image::DeliveryState { message_ref, delivery } => {
                 let Some((topic, group, offset)) = resolved(state, message_ref) else { return };
                 let logged = LogDelivery {

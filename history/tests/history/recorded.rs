@@ -587,7 +587,7 @@ fn answer(reply: &Reply) -> Value {
         Reply::Store(StoreReply::Execute { attempt, token, lease_until, .. }) => json!({
             "decision": "EXECUTE", "attempt": attempt, "lease_token": token.to_string(), "lease_until": timestamp(lease_until.0),
         }),
-        Reply::Store(StoreReply::Replay(outcome)) => {
+        Reply::Store(StoreReply::Replay { outcome, .. }) => {
             json!({"decision": "REPLAY", "status": outcome.status.as_str(), "result": null})
         }
         _ => json!({}),

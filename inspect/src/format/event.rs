@@ -42,6 +42,8 @@ pub fn kind(event: &Event) -> &'static str {
         Event::Completed(_) => "completed",
         Event::CompletionsExpired { .. } => "completions expired",
         Event::WinnersExpired { .. } => "winners expired",
+        Event::Relocated(_) => "relocated",
+        Event::PayloadLost(_) => "payload lost",
         Event::WallClockAdjusted(_) => "wall clock adjusted",
         Event::Restored(_) => "restored",
     }

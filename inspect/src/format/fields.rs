@@ -1,9 +1,9 @@
 //! Records as named values, for a line of text or a JSON object. Ids stay numbers: no state is needed.
 
 use driftq_core::Body;
-use driftq_core::record::{DeadLetterSlot, Event, Record};
+use driftq_core::record::{DeadLetterSlot, Event, MessageAt, Record, Referrer};
 use driftq_core::types::{
-    EffectNamespace, GroupOrigin, GroupStart, Identity, MessageRef, Outcome, Scope, WallAdjustment,
+    EffectNamespace, GroupOrigin, GroupStart, Identity, MessageRef, Outcome, PayloadId, Scope, WallAdjustment,
 };
 use serde_json::{Map, Value, json};
 
@@ -145,6 +145,17 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             value["until_ms"] = json!(until.0);
             value
         }
+        Event::Relocated(relocated) => {
+            let mut value =
+                json!({ "from": payload_fields(relocated.from), "to": referrer_fields(&relocated.referrers) });
+            insert_body(&mut value, &relocated.body, detail);
+            value
+        }
+        Event::PayloadLost(lost) => json!({
+            "payload": payload_fields(lost.payload),
+            "of": referrer_fields(&lost.referrers),
+            "damage": lost.damage,
+        }),
         Event::EffectForgotten { identity } => identity_fields(identity),
         Event::EffectsExpired { namespace, count } => {
             let (topic, group) = match namespace {
@@ -170,7 +181,7 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             json!({
                 "token": step.token.to_string(),
                 "winner_until_ms": step.is_contested.then_some(step.until.0),
-                "result": result.map(|result| text(result.as_bytes(), detail)),
+                "result": result.map(|result| text(result.json.as_bytes(), detail)),
                 "produced": produced.collect::<Vec<_>>(),
                 "dead_letter": step.dead_letter.as_ref().map(|slot| slot_fields(slot, detail)),
             })
@@ -249,4 +260,19 @@ fn text(bytes: &[u8], detail: Detail) -> String {
             (shown, Some(len)) => format!("{shown}… ({len} bytes)"),
         },
     }
+}
+
+fn payload_fields(payload: PayloadId) -> Value {
+    json!({ "lsn": payload.lsn.0, "part": payload.part })
+}
+
+/// Who refers to a payload.
+fn referrer_fields(referrers: &[Referrer]) -> Value {
+    let fields = referrers.iter().map(|referrer| match referrer {
+        Referrer::Message(MessageAt { topic, partition, position }) => {
+            json!({ "topic": topic.0, "partition": partition.0, "position": position.0 })
+        }
+        Referrer::Effect(identity) => identity_fields(identity),
+    });
+    fields.collect()
 }

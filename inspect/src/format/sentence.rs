@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use driftq_core::Body;
-use driftq_core::record::{Completed, DeadLetterSlot, DedupeWindow, Event, Record};
+use driftq_core::record::{Completed, DeadLetterSlot, DedupeWindow, Event, Record, Referrer};
 use driftq_core::state::{Message, State};
 use driftq_core::types::{
     EffectNamespace, Escaped, GroupId, GroupOrigin, GroupStart, Identity, MessageRef, Millis, Phase, Retention, Scope,
@@ -86,11 +86,33 @@ pub fn sentence(state: &State, record: &Record) -> String {
                 format!("{count} effects of group {group} of topic {topic} past their window examined")
             }
         },
+        Event::Relocated(relocated) => {
+            let of = referrers(state, &relocated.referrers);
+            format!("payload of {of} written again, before in record {}", relocated.from.lsn)
+        }
+        Event::PayloadLost(lost) => {
+            let of = referrers(state, &lost.referrers);
+            format!("payload of {of} lost, before in record {}: {}", lost.payload.lsn, lost.damage)
+        }
         Event::CompletionsExpired { count } => format!("{count} replies of completed steps expired"),
         Event::WinnersExpired { count } => format!("{count} winners of messages forgotten"),
         Event::WallClockAdjusted(adjustment) => wall_clock_adjusted(adjustment),
         event => kind(event).to_owned(),
     }
+}
+
+/// Who refers to a payload.
+fn referrers(state: &State, referrers: &[Referrer]) -> String {
+    let names = referrers.iter().map(|referrer| match referrer {
+        Referrer::Message(at) => {
+            let partition = state.topic(at.topic).and_then(|topic| topic.partition(at.partition));
+            let offset = partition.and_then(|partition| partition.message(at.position)).map(|message| message.offset);
+            let offset = offset.map_or_else(|| "?".to_owned(), |offset| offset.to_string());
+            format!("{}/{offset}", topic(state, at.topic))
+        }
+        Referrer::Effect(of) => format!("the result of {}", identity(of)),
+    });
+    names.collect::<Vec<_>>().join(" and ")
 }
 
 fn group_sentence(state: &State, (id, of): (TopicId, GroupId), what: &str) -> String {
@@ -190,7 +212,7 @@ fn dead_letter(state: &State, message_ref: &MessageRef, slot: &DeadLetterSlot) -
 /// The result of a completed step and the messages it produced.
 fn produced(step: &Completed) -> String {
     let result = step.effect.as_ref().and_then(|effect| effect.result.as_ref());
-    let result = result.map_or(String::new(), |result| format!(", result {}", quoted(result.as_bytes())));
+    let result = result.map_or(String::new(), |result| format!(", result {}", quoted(result.json.as_bytes())));
     let outputs = step.outputs.iter().map(|output| {
         let remark = match &output.stored {
             None => " (duplicate)",

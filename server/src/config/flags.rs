@@ -74,6 +74,12 @@ pub struct Flags {
     /// Bytes of message payloads that stay in memory; the others are read from the log [default: 268435456]
     #[arg(long, env = "DRIFTQ_MEMORY_BYTES", value_name = "N")]
     memory_bytes: Option<RawValue>,
+    /// Time between two searches for damage of every segment with live payloads, 0 for none [default: 604800000]
+    #[arg(long, env = "DRIFTQ_SCRUB_INTERVAL_MS", value_name = "MS")]
+    scrub_interval_ms: Option<RawValue>,
+    /// Bytes of what is kept in memory beside payloads; 0 for half of what the process may use [default: 0]
+    #[arg(long, env = "DRIFTQ_STATE_BYTES_MAX", value_name = "N")]
+    state_bytes_max: Option<RawValue>,
     /// Format of the log on standard error: text or json [default: text]
     #[arg(long, env = "DRIFTQ_LOG_FORMAT", value_name = "FORMAT")]
     log_format: Option<RawValue>,
@@ -113,7 +119,7 @@ impl Flags {
 
     /// The keys of the configuration file that flags and variables set, each checked.
     pub(super) fn overrides(&self) -> Result<Table, ConfigError> {
-        let settings: [(&Option<RawValue>, &str, ToToml); 18] = [
+        let settings: [(&Option<RawValue>, &str, ToToml); 20] = [
             (&self.addr, "addr", trimmed),
             (&self.data_dir, "data_dir", verbatim),
             (&self.no_wal, "wal", negated_switch),
@@ -129,6 +135,8 @@ impl Flags {
             (&self.max_completions, "limits.completions_max", number),
             (&self.max_outputs, "limits.outputs_max", number),
             (&self.memory_bytes, "storage.memory_bytes", number),
+            (&self.scrub_interval_ms, "storage.scrub_interval_ms", number),
+            (&self.state_bytes_max, "storage.state_bytes_max", number),
             (&self.log_format, "log.format", trimmed),
             (&self.log_level, "log.level", trimmed),
             (&self.insecure, "http.insecure", switch),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use toml::Table;
+use toml::{Table, Value};
 
 use super::error::ConfigError;
 use super::flags::Flags;
@@ -69,7 +69,17 @@ fn parse(path: &Path, text: &str) -> Result<Table, ConfigError> {
     let settings = toml::from_str::<Settings>(text).map_err(refuse)?;
     let mut table = toml::from_str(text).map_err(refuse)?;
     keep_resolved_addr(&mut table, &settings);
+    rename_aliases(&mut table);
     Ok(table)
+}
+
+/// Gives a key that has two names the one that other sources use, since a table with both is refused.
+fn rename_aliases(table: &mut Table) {
+    if let Some(storage) = table.get_mut("storage").and_then(Value::as_table_mut)
+        && let Some(interval) = storage.remove("scrub_interval")
+    {
+        storage.insert("scrub_interval_ms".to_owned(), interval);
+    }
 }
 
 /// Replaces a host name in a table that was read as `settings` by its address, so that it is resolved once.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use driftq_core::log::HEADER_BYTES;
 use driftq_core::pipeline::PipelineConfig;
-use driftq_core::types::{Limits, PartitionId, Text, TopicName};
+use driftq_core::types::{Limits, Millis, PartitionId, Text, TopicName};
 use serde::{Deserialize, Serialize};
 
 use super::address::WebhookUrl;
@@ -16,6 +16,7 @@ use super::check::largest_record_bytes;
 use super::limits::LimitsSection;
 use super::number::{DAY_MS, I64_MAX, Int, PARTITION_MAX, U32_MAX};
 use super::text;
+use crate::process_memory;
 
 /// The smallest segment has at least this fraction of the largest.
 const SEGMENT_FRACTION_MIN: u64 = 16;
@@ -86,7 +87,7 @@ impl Settings {
     #[must_use]
     pub fn pipeline(&self) -> PipelineConfig {
         let storage = if self.wal { self.storage } else { self.volatile_storage() };
-        let StorageSettings { segment_bytes, reserve_bytes, snapshot_every_bytes, memory_bytes } = storage;
+        let StorageSettings { segment_bytes, reserve_bytes, snapshot_every_bytes, memory_bytes, .. } = storage;
         let defaults = PipelineConfig::default();
         let smallest = smallest_segment_bytes(&self.limits, reserve_bytes);
         PipelineConfig {
@@ -99,18 +100,23 @@ impl Settings {
             rest_after: defaults.rest_after,
             slice_bytes: defaults.slice_bytes,
             memory_bytes,
+            clean_spare_segments: storage.spare_segments,
+            scrub_interval: Some(Millis(storage.scrub_interval.as_millis() as u64)).filter(|_| self.wal),
+            state_bytes_max: storage.state_bytes(),
         }
     }
 
     /// Sizes without a log on disk. The segments are in memory: small ones are freed soon, and few payloads need to be
     /// there a second time. Snapshots store nothing, but free segments.
     fn volatile_storage(&self) -> StorageSettings {
-        let StorageSettings { snapshot_every_bytes, memory_bytes, .. } = self.storage;
+        let StorageSettings { snapshot_every_bytes, memory_bytes, state_bytes_max, .. } = self.storage;
         StorageSettings {
+            state_bytes_max,
             segment_bytes: smallest_segment_bytes(&self.limits, VOLATILE_RESERVE_BYTES),
             reserve_bytes: VOLATILE_RESERVE_BYTES,
             snapshot_every_bytes: snapshot_every_bytes.min(VOLATILE_SNAPSHOT_BYTES),
             memory_bytes: memory_bytes.min(VOLATILE_MEMORY_BYTES),
+            ..self.storage
         }
     }
 }
@@ -164,6 +170,26 @@ pub struct StorageSettings {
     /// Bytes of message payloads that stay in memory; the others are read from the log when they are delivered.
     #[serde(with = "Int::<0, I64_MAX>")]
     pub memory_bytes: u64,
+    /// The log may be this many segments larger than its live bytes; beyond that, and if it is more than twice as
+    /// large, segments are cleaned.
+    #[serde(with = "Int::<0, 1_000_000>")]
+    pub spare_segments: u64,
+    /// How often every segment with live payloads is read to find damage; 0 for never.
+    #[serde(rename = "scrub_interval_ms", alias = "scrub_interval", with = "Int::<0, I64_MAX>")]
+    pub scrub_interval: Duration,
+    /// Bytes of what is kept in memory for each message, group and key; 0 for half of what the process may use.
+    #[serde(with = "Int::<0, I64_MAX>")]
+    pub state_bytes_max: u64,
+}
+
+impl StorageSettings {
+    /// The bound on the memory of the state. Without a setting it depends on the machine.
+    fn state_bytes(&self) -> u64 {
+        match self.state_bytes_max {
+            0 => process_memory::available().map_or(u64::MAX, |bytes| bytes / 2),
+            bytes => bytes,
+        }
+    }
 }
 
 impl Default for StorageSettings {
@@ -174,6 +200,11 @@ impl Default for StorageSettings {
             reserve_bytes: defaults.reserve_bytes,
             snapshot_every_bytes: defaults.snapshot_every_bytes,
             memory_bytes: defaults.memory_bytes,
+            spare_segments: defaults.clean_spare_segments,
+            scrub_interval: defaults
+                .scrub_interval
+                .map_or(Duration::ZERO, |interval| Duration::from_millis(interval.0)),
+            state_bytes_max: 0,
         }
     }
 }
@@ -218,6 +249,15 @@ pub struct HttpSettings {
     /// any. In the form in which they are compared: lower case, without a port, IPv6 in brackets.
     #[serde(deserialize_with = "text::hosts")]
     pub allowed_hosts: Vec<String>,
+}
+
+impl HttpSettings {
+    /// The most bytes of deliveries that streams have not taken yet: a quarter of what may be unsent beside them, at
+    /// least 1 MiB.
+    #[must_use]
+    pub fn stream_bytes_max(&self) -> usize {
+        (self.unsent_bytes_max / 4).max(1 << 20)
+    }
 }
 
 impl Default for HttpSettings {

@@ -42,7 +42,7 @@ fn start() -> (Rc<Driver>, Arc<AtomicI64>) {
     let now = clock.now();
     let mut storage = VolatileStorage::default();
     let (pipeline, _) = OpenOptions::new().create(LogId([7; 16])).open(&mut storage, now).expect("opens");
-    let driver = Driver::new(clock, Metrics::new(), Arc::new(Notify::new()));
+    let driver = Driver::new(clock, Metrics::new(), Arc::new(Notify::new()), usize::MAX);
     driver.start(pipeline, Disk::Volatile(storage));
     tokio::task::spawn_local(Rc::clone(&driver).run());
     (driver, ahead_ms)

@@ -96,14 +96,16 @@ struct Engine {
 
 impl Driver {
     /// A driver without a broker yet: [`Driver::start`] provides it.
-    pub(crate) fn new(clock: Clock, metrics: Rc<Metrics>, wake: Arc<Notify>) -> Rc<Self> {
+    ///
+    /// Deliveries that streams have not taken yet may have `stream_bytes_max` bytes.
+    pub(crate) fn new(clock: Clock, metrics: Rc<Metrics>, wake: Arc<Notify>, stream_bytes_max: usize) -> Rc<Self> {
         Rc::new(Self {
             clock,
             metrics,
             wake,
             engine: RefCell::new(None),
             pending_replies: RefCell::default(),
-            streams: RefCell::default(),
+            streams: RefCell::new(Streams::new(stream_bytes_max)),
             deferred_commands: RefCell::default(),
             draining: Cell::new(false),
             stopped: Notify::new(),
@@ -205,6 +207,9 @@ impl Driver {
         if let Some(prefetch) = streams.take_recovered(consumer) {
             self.defer(Command::SetPrefetch(SetPrefetch { consumer, prefetch }));
         }
+        if streams.has_room() {
+            self.wake.notify_one();
+        }
         next
     }
 
@@ -232,6 +237,12 @@ impl Driver {
     /// Number of replies not yet released.
     pub(crate) fn pending_reply_count(&self) -> usize {
         self.pending_replies.borrow().len()
+    }
+
+    /// The bytes of deliveries that streams have not taken yet, and how many were withdrawn for want of room.
+    pub(crate) fn stream_bytes(&self) -> (usize, u64) {
+        let streams = self.streams.borrow();
+        (streams.bytes(), streams.refused())
     }
 
     /// Number of connected streams.
@@ -293,7 +304,10 @@ impl Driver {
         // A panic would end the driver's task, and no request would ever get a reply.
         let _guard = AbortOnPanic;
         let now = self.clock.now();
-        let commands = self.streams.borrow_mut().check_unread(self.broker_time(now));
+        let mut streams = self.streams.borrow_mut();
+        let mut commands = streams.check_unread(self.broker_time(now));
+        commands.extend(streams.readmit());
+        drop(streams);
         self.deferred_commands.borrow_mut().extend(commands);
         self.submit_deferred();
         let mut engine = self.engine.borrow_mut();
@@ -307,6 +321,7 @@ impl Driver {
         // Jobs before outputs: the disk works on the next batch while responses are written.
         self.start_jobs(engine, now);
         self.release_outputs(&mut engine.pipeline, now);
+        self.log_notices(&mut engine.pipeline);
         self.log_failure(&engine.pipeline);
         if !self.deferred_commands.borrow().is_empty() {
             self.wake.notify_one();
@@ -339,6 +354,8 @@ impl Driver {
         if class == JobClass::Log {
             self.log_busy_since.set(None);
             self.metrics.observe_log_batch(pipeline.synced().lsn.0 - synced.lsn.0, bytes, took);
+        } else {
+            self.metrics.count_snapshot_bytes(bytes);
         }
     }
 
@@ -370,6 +387,7 @@ impl Driver {
                 Disk::Volatile(storage) => {
                     let result = read.perform(storage);
                     engine.pipeline.complete_read(now, &read, result);
+                    self.wake.notify_one();
                 }
             }
         }
@@ -411,6 +429,12 @@ impl Driver {
             Waiter::Sink(sink) => sink.reply(result, clock),
             Waiter::StreamClosed(consumer) => self.streams.borrow_mut().remove(consumer),
             Waiter::Discard => {}
+        }
+    }
+
+    fn log_notices(&self, pipeline: &mut Pipeline) {
+        while let Some(notice) = pipeline.poll_notice() {
+            tracing::error!("{notice}");
         }
     }
 

@@ -4,6 +4,9 @@
 //! taken within half its lease, at most [`UNREAD_TIMEOUT`], is withdrawn: its attempt does not count, and the stream
 //! gets no more deliveries until it reads again. This and the prefetch bound the queue of a stream: the broker grants
 //! no further lease beyond the prefetch, and deliveries whose lease expired unread are dropped.
+//!
+//! All queues together hold a bounded number of bytes. A delivery beyond it is withdrawn at once, and its stream gets
+//! no more until half of the bytes are read.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -18,6 +21,8 @@ use driftq_core::types::{ConsumerId, GroupName, Millis, OwnerName, Timestamp, To
 const UNREAD_TIMEOUT: Millis = Millis(1_000);
 /// Granularity of that timeout: a stream is checked no more often, however often its queue fills.
 const CHECK_INTERVAL: Millis = Millis(250);
+/// What a queued delivery takes beside the bytes of its message, roughly.
+const DELIVERY_OVERHEAD: usize = 256;
 
 /// Parameters of a stream that is about to be connected.
 #[derive(Clone, Debug)]
@@ -59,9 +64,26 @@ struct Unread {
     ends_at: Timestamp,
 }
 
+impl Unread {
+    fn bytes(&self) -> usize {
+        bytes_of(&self.delivery)
+    }
+}
+
+fn bytes_of(delivery: &Delivery) -> usize {
+    usize::try_from(delivery.body.encoded_len()).unwrap_or(usize::MAX).saturating_add(DELIVERY_OVERHEAD)
+}
+
 /// All streams.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Streams {
+    /// The most bytes of all queues.
+    bytes_max: usize,
+    bytes: usize,
+    /// Streams that get no more deliveries until there is room.
+    throttled: BTreeSet<ConsumerId>,
+    /// Deliveries that were withdrawn for want of room.
+    refused: u64,
     streams: HashMap<ConsumerId, Stream, BuildHasherDefault<IdHasher>>,
     /// Streams to check, the soonest first.
     checks: BTreeSet<(Timestamp, ConsumerId)>,
@@ -100,6 +122,47 @@ pub(crate) enum NextDelivery {
 }
 
 impl Streams {
+    /// No streams, whose queues may hold `bytes_max` bytes; a single delivery may be longer.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes_max,
+            bytes: 0,
+            throttled: BTreeSet::new(),
+            refused: 0,
+            streams: HashMap::default(),
+            checks: BTreeSet::new(),
+        }
+    }
+
+    /// The bytes of all queues.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Deliveries that were withdrawn because all queues together held too many bytes.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Whether streams without deliveries for want of room can get some again.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.throttled.is_empty() && self.bytes <= self.bytes_max / 2
+    }
+
+    /// The commands that give deliveries again to streams that got none for want of room, if there is room. A stream
+    /// that does not read gets some when it does.
+    pub(crate) fn readmit(&mut self) -> Vec<Command> {
+        let mut commands = Vec::new();
+        if self.has_room() {
+            for consumer in std::mem::take(&mut self.throttled) {
+                if let Some(prefetch) = self.take_recovered(consumer) {
+                    commands.push(Command::SetPrefetch(SetPrefetch { consumer, prefetch }));
+                }
+            }
+        }
+        commands
+    }
+
     pub(crate) fn connect(&mut self, consumer: ConsumerId, spec: StreamSpec) {
         let stream = Stream {
             remaining: spec.deliveries_max,
@@ -115,16 +178,26 @@ impl Streams {
         self.streams.insert(consumer, stream);
     }
 
-    /// Queues a delivery released at `now`. Returns the command that withdraws it if the stream disconnected meanwhile.
-    pub(crate) fn deliver(&mut self, consumer: ConsumerId, delivery: Box<Delivery>, now: Timestamp) -> Option<Command> {
-        let stream = self.streams.get_mut(&consumer)?;
+    /// Queues a delivery released at `now`. Returns the commands that withdraw it if the stream disconnected meanwhile
+    /// or there is no room, and that stop further ones.
+    pub(crate) fn deliver(&mut self, consumer: ConsumerId, delivery: Box<Delivery>, now: Timestamp) -> Vec<Command> {
+        let Some(stream) = self.streams.get_mut(&consumer) else { return Vec::new() };
         if stream.disconnected {
-            return Some(stream.spec.withdraw(&delivery));
+            return vec![stream.spec.withdraw(&delivery)];
         }
         stream.remaining = stream.remaining.map(|remaining| remaining.saturating_sub(1));
         if stream.queue.len() >= stream.spec.prefetch as usize {
-            stream.queue.retain(|unread| unread.ends_at > now);
+            self.bytes -= stream.drop_expired(now);
         }
+        let bytes = bytes_of(&delivery);
+        if self.bytes > 0 && self.bytes.saturating_add(bytes) > self.bytes_max {
+            self.refused += 1;
+            stream.stalled = true;
+            let is_new = self.throttled.insert(consumer);
+            let stop = is_new.then_some(Command::SetPrefetch(SetPrefetch { consumer, prefetch: 0 }));
+            return stop.into_iter().chain([stream.spec.withdraw(&delivery)]).collect();
+        }
+        self.bytes += bytes;
         if stream.queue.is_empty() {
             stream.unread_since = now;
             let check_at = stream.spec.check_after(now);
@@ -138,7 +211,7 @@ impl Streams {
         if let Some(waker) = stream.waker.take() {
             waker.wake();
         }
-        None
+        Vec::new()
     }
 
     /// When [`Streams::check_unread`] is due.
@@ -163,6 +236,7 @@ impl Streams {
             }
             stream.stalled = true;
             commands.push(Command::SetPrefetch(SetPrefetch { consumer, prefetch: 0 }));
+            self.bytes -= stream.bytes();
             commands.extend(stream.withdraw_unread());
         }
         commands
@@ -185,10 +259,11 @@ impl Streams {
         let Some(stream) = self.streams.get_mut(&consumer).filter(|stream| !stream.closed) else {
             return NextDelivery::Closed;
         };
-        while let Some(Unread { delivery, ends_at }) = stream.queue.pop_front() {
+        while let Some(unread) = stream.queue.pop_front() {
+            self.bytes -= unread.bytes();
             stream.unread_since = now;
-            if ends_at > now {
-                return NextDelivery::Delivery(delivery);
+            if unread.ends_at > now {
+                return NextDelivery::Delivery(unread.delivery);
             }
         }
         if stream.remaining == Some(0) {
@@ -203,6 +278,9 @@ impl Streams {
 
     /// The prefetch to restore for a stream that was stalled and reads again.
     pub(crate) fn take_recovered(&mut self, consumer: ConsumerId) -> Option<u32> {
+        if self.throttled.contains(&consumer) {
+            return None;
+        }
         let stream = self.streams.get_mut(&consumer).filter(|stream| stream.stalled && stream.queue.is_empty())?;
         stream.stalled = false;
         Some(stream.spec.prefetch)
@@ -212,12 +290,17 @@ impl Streams {
     pub(crate) fn disconnect(&mut self, consumer: ConsumerId) -> Vec<Command> {
         let Some(stream) = self.streams.get_mut(&consumer) else { return Vec::new() };
         (stream.disconnected, stream.closed) = (true, true);
+        self.throttled.remove(&consumer);
+        self.bytes -= stream.bytes();
         stream.withdraw_unread().collect()
     }
 
     /// Removes a disconnected stream to which no delivery can be on its way.
     pub(crate) fn remove(&mut self, consumer: ConsumerId) {
-        self.streams.remove(&consumer);
+        if let Some(stream) = self.streams.remove(&consumer) {
+            self.bytes -= stream.bytes();
+            self.throttled.remove(&consumer);
+        }
     }
 
     /// Number of connected streams.
@@ -232,6 +315,18 @@ impl Stream {
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
+    }
+
+    /// The bytes of its queue.
+    fn bytes(&self) -> usize {
+        self.queue.iter().map(Unread::bytes).sum()
+    }
+
+    /// Drops the deliveries whose lease has ended, and returns their bytes.
+    fn drop_expired(&mut self, now: Timestamp) -> usize {
+        let before = self.bytes();
+        self.queue.retain(|unread| unread.ends_at > now);
+        before - self.bytes()
     }
 
     fn withdraw_unread(&mut self) -> impl Iterator<Item = Command> {
@@ -279,7 +374,7 @@ mod tests {
     }
 
     fn connected_for(deliveries_max: Option<u64>, prefetch: u32, lease: u64) -> Streams {
-        let mut streams = Streams::default();
+        let mut streams = Streams::new(usize::MAX);
         let spec = StreamSpec {
             topic: TopicName::new("t").expect("a name"),
             group: GroupName::new("g").expect("a name"),
@@ -290,6 +385,16 @@ mod tests {
         };
         streams.connect(CONSUMER, spec);
         streams
+    }
+
+    /// Two streams whose queues hold at most three deliveries of [`delivery`].
+    fn bounded() -> (Streams, ConsumerId) {
+        let other = ConsumerId(2);
+        let mut streams = connected(10, 9_000);
+        let spec = streams.streams[&CONSUMER].spec.clone();
+        streams.connect(other, spec);
+        streams.bytes_max = 3 * bytes_of(&delivery(0, 0));
+        (streams, other)
     }
 
     fn delivery(offset: u64, lease_until: u64) -> Box<Delivery> {
@@ -400,8 +505,63 @@ mod tests {
         assert_eq!(streams.disconnect(CONSUMER), []);
         assert_eq!(streams.len(), 0);
         let withdraw = streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
-        assert!(matches!(withdraw, Some(Command::Withdraw(Withdraw(claim))) if claim.offset.0 == 1));
+        assert!(matches!(&withdraw[..], [Command::Withdraw(Withdraw(claim))] if claim.offset.0 == 1));
         streams.remove(CONSUMER);
-        assert_eq!(streams.deliver(CONSUMER, delivery(2, 9_000), Timestamp(10)), None);
+        assert_eq!(streams.deliver(CONSUMER, delivery(2, 9_000), Timestamp(10)), []);
+    }
+
+    #[test]
+    fn delivery_beyond_the_bytes_of_all_queues_is_withdrawn_and_stops_its_stream() {
+        let (mut streams, other) = bounded();
+        for offset in 0..3 {
+            assert_eq!(streams.deliver(CONSUMER, delivery(offset, 9_000), Timestamp(10)), []);
+        }
+        let commands = streams.deliver(other, delivery(3, 9_000), Timestamp(10));
+        let [Command::SetPrefetch(stop), Command::Withdraw(Withdraw(claim))] = &commands[..] else { panic!() };
+        assert_eq!((stop.consumer, stop.prefetch, claim.offset.0), (other, 0, 3));
+        assert_eq!((streams.bytes(), streams.refused()), (streams.bytes_max, 1));
+        assert_eq!(streams.poll_next(other, Timestamp(10), Waker::noop()), NextDelivery::Pending);
+        assert_eq!(streams.take_recovered(other), None, "there is no room yet");
+        assert_eq!((streams.has_room(), streams.readmit()), (false, vec![]));
+        for _ in 0..2 {
+            assert!(offset_of(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop())).is_some());
+        }
+        assert!(streams.has_room());
+        let again = Command::SetPrefetch(SetPrefetch { consumer: other, prefetch: 10 });
+        assert_eq!(streams.readmit(), [again]);
+        assert!(!streams.has_room(), "no stream waits for it");
+        assert_eq!(streams.deliver(other, delivery(3, 9_000), Timestamp(10)), []);
+    }
+
+    #[test]
+    fn bytes_of_queues_are_counted_until_they_are_read_withdrawn_or_expired() {
+        let (mut streams, other) = bounded();
+        let one = streams.bytes_max / 3;
+        for (consumer, offset) in [(CONSUMER, 0), (CONSUMER, 1), (other, 2)] {
+            assert_eq!(streams.deliver(consumer, delivery(offset, 9_000), Timestamp(10)), []);
+        }
+        assert!(offset_of(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop())).is_some());
+        assert_eq!(streams.bytes(), 2 * one);
+        assert_eq!(streams.disconnect(other).len(), 1);
+        assert_eq!(streams.bytes(), one);
+        assert!(!streams.check_unread(Timestamp(2_000)).is_empty());
+        assert_eq!(streams.bytes(), 0);
+        streams.deliver(CONSUMER, delivery(5, 2_100), Timestamp(2_000));
+        streams.streams.get_mut(&CONSUMER).expect("connected").spec.prefetch = 1;
+        streams.streams.get_mut(&CONSUMER).expect("connected").queue[0].ends_at = Timestamp(2_100);
+        streams.deliver(CONSUMER, delivery(6, 9_000), Timestamp(2_200));
+        assert_eq!(streams.bytes(), one, "the first has expired");
+        streams.remove(CONSUMER);
+        assert_eq!(streams.bytes(), 0);
+    }
+
+    #[test]
+    fn delivery_longer_than_the_bound_is_queued_if_it_is_alone() {
+        let (mut streams, other) = bounded();
+        streams.bytes_max = 1;
+        assert_eq!(streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10)), []);
+        assert_eq!(streams.deliver(other, delivery(2, 9_000), Timestamp(10)).len(), 2);
+        assert!(offset_of(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop())).is_some());
+        assert_eq!(streams.readmit().len(), 1);
     }
 }

@@ -1,8 +1,9 @@
 //! `/v1/idempotency`: begin, finish, reacquire, renew, get and forget effects in the idempotency store.
 
 use driftq_core::command::{Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew, TokenClaim};
+use driftq_core::reply::FoundEffect;
 use driftq_core::types::{
-    Effect, EffectStatus, Identity, Lifetime, Millis, Offset, Outcome, OwnerName, PartitionId, Scope, Text, WallClock,
+    EffectStatus, Identity, Lifetime, Millis, Offset, Outcome, OwnerName, PartitionId, Scope, Text, WallClock,
 };
 use driftq_core::{BeginReply, Grant};
 use hyper::StatusCode;
@@ -301,7 +302,7 @@ pub(crate) async fn begin(api: &Api, begin: Begin) -> Result<ApiResponse, ApiErr
     let mut out = Json::object();
     write_begun(&mut out, &reply, &api.driver.wall_clock(), "status");
     let mut response = json(StatusCode::OK, out);
-    if let BeginReply::Replay(_) = reply {
+    if let BeginReply::Replay { .. } = reply {
         response.extra_headers.push((REPLAYED, HeaderValue::from_static("true")));
     }
     Ok(response)
@@ -312,10 +313,10 @@ pub(crate) async fn begin(api: &Api, begin: Begin) -> Result<ApiResponse, ApiErr
 pub(crate) fn write_begun(out: &mut Json, reply: &BeginReply, clock: &WallClock, status_name: &str) {
     match reply {
         BeginReply::Execute(grant) => write_grant(out, grant, clock, status_name),
-        BeginReply::Replay(outcome) => {
+        BeginReply::Replay { outcome, result_lost } => {
             out.plain("decision", "REPLAY");
             write_status(out, outcome.status, status_name);
-            write_outcome(out, outcome);
+            write_outcome(out, outcome, *result_lost);
         }
         BeginReply::Retryable { attempt, status, last_error } => {
             out.plain("decision", "RETRYABLE");
@@ -383,16 +384,20 @@ fn write_status(out: &mut Json, status: EffectStatus, name: &str) {
     out.plain("status_v1", status.as_v1());
 }
 
-fn write_outcome(out: &mut Json, outcome: &Outcome) {
+fn write_outcome(out: &mut Json, outcome: &Outcome, result_lost: bool) {
     out.number("response_code", outcome.response_code);
     match &outcome.result {
         Some(result) => out.raw("result", result),
         None => out.null("result"),
     }
+    if result_lost {
+        out.flag("result_lost", true);
+    }
     out.text("last_error", &outcome.last_error);
 }
 
-pub(super) fn write_effect(out: &mut Json, effect: &Effect, clock: &WallClock) {
+pub(super) fn write_effect(out: &mut Json, found: &FoundEffect, clock: &WallClock) {
+    let effect = &found.effect;
     write_status(out, effect.status, "status");
     out.number("attempt", effect.attempt);
     out.text("owner", effect.owner.as_ref().map_or("", OwnerName::as_str));
@@ -400,7 +405,7 @@ pub(super) fn write_effect(out: &mut Json, effect: &Effect, clock: &WallClock) {
         EffectStatus::InProgress => out.timestamp("lease_until", clock.wall(effect.lease_until)),
         _ => out.null("lease_until"),
     }
-    write_outcome(out, &effect.outcome());
+    write_outcome(out, &found.outcome(), found.result_lost);
     match effect.request_hash() {
         Some(hash) => out.text("request_hash", hash),
         None => out.null("request_hash"),

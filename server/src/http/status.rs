@@ -67,7 +67,10 @@ pub(crate) fn openapi() -> ApiResponse {
 
 /// `GET /metrics`: OpenMetrics if the client accepts it, else the Prometheus text format.
 pub(crate) fn metrics(api: &Api, headers: &HeaderMap) -> ApiResponse {
+    let (stream_bytes, deliveries_refused) = api.driver.stream_bytes();
     let memory = MemoryFigures {
+        stream_bytes,
+        deliveries_refused,
         body_bytes: api.bodies.used(),
         bodies_refused: api.bodies.refused(),
         unsent_bytes: api.unsent.used(),

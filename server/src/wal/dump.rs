@@ -11,6 +11,7 @@ use driftq_inspect::format::{Detail, fields, kind};
 use serde_json::{Value, json};
 
 use super::error::WalError;
+use super::footers;
 use super::scan::{LogFiles, ScanItem, Segment};
 
 /// What to print.
@@ -78,7 +79,8 @@ pub fn dump(dir: &Path, options: &DumpOptions, out: &mut impl Write) -> Result<D
                         return Ok(DumpEnd::Complete);
                     }
                     if lsn >= options.from {
-                        print(&frame, last_lsn, options, out).map_err(WalError::output)?;
+                        let place = (segment, position as u64);
+                        print(&frame, place, last_lsn, options, out).map_err(WalError::output)?;
                     }
                 }
                 ScanItem::Damage(damage) => {
@@ -158,13 +160,20 @@ fn print_stop(file: FileId, stop: &str, options: &DumpOptions, out: &mut impl Wr
     writeln!(out, "stopped: {file}, {stop}")
 }
 
-fn print(frame: &Frame<'_>, lsn: Option<Lsn>, options: &DumpOptions, out: &mut impl Write) -> io::Result<()> {
-    let (head, lsn) = (&frame.head, lsn.filter(|_| frame.is_record()));
+/// Prints a frame that stands at a byte of a segment; `up_to` is the last LSN up to it.
+fn print(
+    frame: &Frame<'_>,
+    (segment, position): (&Segment, u64),
+    up_to: Option<Lsn>,
+    options: &DumpOptions,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let (head, lsn) = (&frame.head, up_to.filter(|_| frame.is_record()));
     let control = || json!({ "frame": head.number.0, "synced": head.synced.0 });
     let detail = if options.full { Detail::Full } else { Detail::Shortened };
     let (at, name, content) = match head.kind {
         frame::SYNCED_MARK => (None, "synced mark", control()),
-        frame::FOOTER => (None, "footer", control()),
+        frame::FOOTER => (None, "footer", footers::fields(segment, frame, position, up_to)),
         ..=RECORD_KIND_MAX => match codec::decode(head.kind, head.version, frame.payload) {
             Ok(record) => (Some(record.at), kind(&record.event), Value::Object(fields(&record, detail))),
             Err(error) => (None, "not understood", unknown(frame, &error.to_string())),

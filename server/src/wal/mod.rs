@@ -8,6 +8,7 @@
 
 mod dump;
 mod error;
+mod footers;
 mod inspect;
 mod payloads;
 mod quarantine;
@@ -27,7 +28,7 @@ use driftq_core::types::Lsn;
 pub use self::dump::{DumpEnd, DumpOptions, dump};
 pub use self::error::WalError;
 pub use self::inspect::{InspectArgs, inspect};
-pub use self::payloads::LostMessage;
+pub use self::payloads::{LostMessage, LostResult};
 pub use self::rebuild::{Loss, Skipped};
 pub use self::reset::reset;
 pub(crate) use self::salvage::salvage_into;

@@ -1,7 +1,8 @@
 //! Where the payloads stand to which a rebuilt state refers.
 //!
 //! A segment that is whole stays in place if a payload in it is needed. Of a damaged segment, the records with needed
-//! payloads are written again to a segment of the new log. A message whose payload stands in neither is lost.
+//! payloads are written again to a segment of the new log. A message whose payload stands in neither is lost; an effect
+//! is kept without its result.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +11,7 @@ use driftq_core::codec::record as codec;
 use driftq_core::log::{FileId, Frame, LogPosition, ReferredSegment, Storage, read_whole};
 use driftq_core::record::{Image, Record};
 use driftq_core::state::State;
-use driftq_core::types::{FrameNumber, Lsn, Offset, PartitionId, PayloadId, PayloadRef, TopicName};
+use driftq_core::types::{FrameNumber, Identity, Lsn, Offset, PartitionId, PayloadId, PayloadRef, TopicName};
 
 use super::error::WalError;
 use super::rebuild::restored;
@@ -32,6 +33,28 @@ impl fmt::Display for LostMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "message {}/{} in partition {}", self.topic, self.offset, self.partition)
     }
+}
+
+/// The result of an effect that is known, but whose payload is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostResult {
+    /// The effect.
+    pub identity: Identity,
+}
+
+impl fmt::Display for LostResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { identity } = self;
+        let (kind, tenant, key) = (identity.scope.kind().as_str(), identity.tenant(), identity.key());
+        write!(f, "the result of {kind} effect {key:?} of tenant {tenant:?}")
+    }
+}
+
+/// What a state refers to without a payload that could be found.
+#[derive(Debug, Default)]
+pub(super) struct LostPayloads {
+    pub(super) messages: Vec<LostMessage>,
+    pub(super) results: Vec<LostResult>,
 }
 
 /// The frames of the records that were applied to a state that is being rebuilt.
@@ -72,7 +95,7 @@ impl RecordFrames {
     }
 }
 
-/// A payload that a message refers to.
+/// A payload that a message or an effect refers to.
 #[derive(Debug)]
 struct Needed {
     payload: PayloadRef,
@@ -103,11 +126,12 @@ impl Placement {
         files: &LogFiles,
         behind: Lsn,
     ) -> Result<Self, WalError> {
-        let messages = state.view().filter_map(|image| match image {
-            Image::Message { payload, .. } => Some((payload.id, Needed { payload, found: None })),
+        let payloads = state.view().filter_map(|image| match image {
+            Image::Message { payload, .. } => Some(payload),
+            Image::Effect { effect, .. } => effect.result.and_then(|result| result.payload_ref()),
             _ => None,
         });
-        let needed = messages.collect();
+        let needed = payloads.map(|payload| (payload.id, Needed { payload, found: None })).collect();
         let mut placement = Self { needed, kept: Vec::new(), carried: Vec::new(), carried_bytes: 0, behind };
         let (known, mut bytes) = (known_positions(files), Vec::new());
         for (index, segment) in files.segments.iter().enumerate() {
@@ -146,7 +170,7 @@ impl Placement {
         let mut bytes = 0;
         for (part, body) in record.event.bodies() {
             let Some(needed) = self.needed.get_mut(&PayloadId { lsn: applied, part }) else { continue };
-            if needed.found.is_none() && needed.payload.fits(body) {
+            if needed.found.is_none() && needed.payload.fits(&body) {
                 needed.found = Some(PayloadId { lsn, part });
                 // As the broker counts: an empty one needs its segment as well.
                 bytes += needed.payload.encoded_len().max(1);
@@ -159,26 +183,36 @@ impl Placement {
     }
 
     /// The same state with references to the new log, whose last record before the snapshot has the LSN `last_lsn`, and
-    /// the messages whose payloads were not found: their positions are trimmed.
-    pub(super) fn apply_to(&self, state: &State, last: Lsn) -> Result<(State, Vec<LostMessage>), String> {
-        let mut lost = Vec::new();
+    /// what was not found: the positions of such messages are trimmed, and effects are kept without their results.
+    pub(super) fn apply_to(&self, state: &State, last: Lsn) -> Result<(State, LostPayloads), String> {
+        let mut lost = LostPayloads::default();
         let images = state.view().filter_map(|mut image| {
             match &mut image {
                 Image::Origin { last_lsn, .. } => *last_lsn = last,
                 Image::Message { topic, partition, offset, payload, .. } => {
                     let Some(found) = self.needed.get(&payload.id).and_then(|needed| needed.found) else {
                         let topic = state.topic(*topic)?.name().clone();
-                        lost.push(LostMessage { topic, partition: *partition, offset: *offset });
+                        lost.messages.push(LostMessage { topic, partition: *partition, offset: *offset });
                         return None;
                     };
                     payload.id = found;
+                }
+                Image::Effect { identity, effect } => {
+                    if let Some(result) = effect.result.as_deref_mut()
+                        && let Some(before) = result.payload
+                    {
+                        result.payload = self.needed.get(&before).and_then(|needed| needed.found);
+                        if result.payload.is_none() {
+                            lost.results.push(LostResult { identity: identity.clone() });
+                        }
+                    }
                 }
                 _ => {}
             }
             Some(image)
         });
         let images: Vec<Image> = images.collect();
-        let changed = match lost.is_empty() {
+        let changed = match lost.messages.is_empty() {
             true => restored(images.into_iter()).map_err(|contradiction| contradiction.to_string())?,
             false => repair(images, state.boot()).state,
         };

@@ -23,7 +23,7 @@ use driftq_core::types::{
 };
 use driftq_inspect::format::{kind as kind_name, message_ref};
 
-use super::payloads::{LostMessage, RecordFrames};
+use super::payloads::{LostMessage, LostResult, RecordFrames};
 use super::repair::Repaired;
 
 /// A record that is intact and was not applied.
@@ -52,17 +52,19 @@ pub struct Loss {
     pub cut_off: u64,
     /// Messages that are known, but whose payloads stand in no whole record, in the order of their topics.
     pub messages: Vec<LostMessage>,
+    /// Results that are known, but whose payloads stand in no whole record.
+    pub results: Vec<LostResult>,
     /// The given names of kept topics whose own were lost with a piece of the snapshot. That piece is counted in
     /// `images`.
     pub renamed: Vec<TopicName>,
 }
 
 impl Loss {
-    /// The number of lost records and messages at most: some of the frames may be marks.
+    /// The number of lost records, messages and results at most: some of the frames may be marks.
     #[must_use]
     pub fn count(&self) -> u64 {
         let missing: u64 = self.ranges.iter().map(|range| range.end().0 - range.start().0 + 1).sum();
-        let whole = self.skipped.len() as u64 + self.messages.len() as u64;
+        let whole = (self.skipped.len() + self.messages.len() + self.results.len()) as u64;
         missing.saturating_add(whole).saturating_add(self.images).saturating_add(self.cut_off)
     }
 

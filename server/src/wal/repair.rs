@@ -62,7 +62,7 @@ pub(super) fn repair(images: Vec<Image>, boot: Boot) -> Repaired {
     let mut topics: BTreeMap<TopicId, TopicParts> = BTreeMap::new();
     let (mut origin, mut others) = (None, Vec::new());
     let (mut newest, mut boot, mut last_lsn) = (Timestamp::default(), boot.max(Boot(1)), Lsn(0));
-    for image in images {
+    for image in images.into_iter().flat_map(Image::by_message) {
         match image {
             Image::Origin { .. } => origin = Some(image),
             Image::Topic { topic, .. } => topics.entry(topic).or_default().topic = Some(image),
@@ -103,9 +103,14 @@ pub(super) fn repair(images: Vec<Image>, boot: Boot) -> Repaired {
                 let parts = topics.entry(message_ref.topic).or_default();
                 parts.groups.entry(message_ref.group).or_default().deliveries.push((message_ref, delivery));
             }
-            Image::DedupeEntry { .. } | Image::Effect { .. } | Image::Completion { .. } | Image::Winner { .. } => {
+            // Taken apart above.
+            Image::Chunk { .. } => {}
+            Image::Effect { ref effect, .. } => {
+                let result = effect.result.as_ref().and_then(|result| result.payload);
+                last_lsn = last_lsn.max(result.map_or(Lsn(0), |payload| payload.lsn));
                 others.push(image);
             }
+            Image::DedupeEntry { .. } | Image::Completion { .. } | Image::Winner { .. } => others.push(image),
         }
     }
     let next_topic = topics.keys().next_back().map_or(TopicId(0), |topic| TopicId(topic.0.saturating_add(1)));

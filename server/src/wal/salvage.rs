@@ -101,7 +101,7 @@ pub enum Salvage {
     },
 }
 
-/// The most skipped records, and the most messages without payloads, that are listed.
+/// The most skipped records, messages without payloads and results that are listed.
 const LISTED_MAX: usize = 20;
 
 fn write_loss(f: &mut fmt::Formatter<'_>, loss: &Loss) -> fmt::Result {
@@ -122,6 +122,12 @@ fn write_loss(f: &mut fmt::Formatter<'_>, loss: &Loss) -> fmt::Result {
     }
     if loss.messages.len() > LISTED_MAX {
         writeln!(f, "lost: {} more messages without their payloads", loss.messages.len() - LISTED_MAX)?;
+    }
+    for result in loss.results.iter().take(LISTED_MAX) {
+        writeln!(f, "lost: {result}: no intact record holds it")?;
+    }
+    if loss.results.len() > LISTED_MAX {
+        writeln!(f, "lost: {} more results", loss.results.len() - LISTED_MAX)?;
     }
     for skipped in loss.skipped.iter().take(LISTED_MAX) {
         let lsn = skipped.lsn.map_or_else(String::new, |lsn| format!(", LSN {lsn}"));
@@ -311,7 +317,7 @@ fn rebuild_from(
     let (state, mut loss, frames) = rebuild.finish(files.last_sequence()).map_err(WalError::InconsistentState)?;
     let payloads = Placement::find(&state, &frames, storage, files, at.lsn)?;
     let (state, lost) = payloads.apply_to(&state, payloads.last_lsn()).map_err(WalError::InconsistentState)?;
-    loss.messages = lost;
+    (loss.messages, loss.results) = (lost.messages, lost.results);
     Ok(Salvaged { state, loss, at, payloads })
 }
 
@@ -376,7 +382,8 @@ fn write_log(
     let mut older = SnapshotHead { log_id: files.log_id, at: salvaged.at, crc: 0, epoch };
     let mut header = SegmentHeader {
         log_id: files.log_id,
-        sequence: files.last_sequence() + 1,
+        // A hole: it does not continue the segment before, whose frames may have other numbers.
+        sequence: files.last_sequence() + 2,
         previous: older.at,
         previous_crc: older.crc,
         synced: older.at.frame,
@@ -452,7 +459,7 @@ fn write_snapshot(
     storage.create(draft, 0).map_err(WalError::storage(draft))?;
     let mut bytes = Vec::new();
     let mut writer = SnapshotWriter::begin(head, &mut bytes);
-    for image in state.view() {
+    for image in state.view_in_chunks() {
         let record = Record { at: Timestamp::default(), event: Event::Restored(image) };
         let kind = codec::kind(&record.event);
         let written = writer.record(&mut bytes, kind, codec::VERSION, |out| codec::encode(&record, out));

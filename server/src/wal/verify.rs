@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+use driftq_core::faults::NoFaults;
 use driftq_core::log::{FileId, LogPosition, Notice, RecoveryError, ReferredSegment, Storage, read_whole};
-use driftq_core::pipeline::inspect;
+use driftq_core::pipeline::{inspect, inspect_start_with};
 use driftq_core::types::Lsn;
 use driftq_files::DataFolder;
 
 use super::error::WalError;
+use super::footers::FooterCheck;
 use super::salvage::Contents;
 use super::scan::{LogFiles, ScanItem, Segment};
 
@@ -31,12 +33,15 @@ pub struct Verification {
     pub files: Vec<FileReport>,
     /// What recovery reports without refusing the log.
     pub notices: Vec<Notice>,
-    /// The last LSN of the log and its contents, or why a broker would refuse to start.
+    /// The last LSN of the log and its contents, or why it cannot be read as a whole.
     pub recovery: Result<(Lsn, Contents), RecoveryError>,
+    /// Whether a broker would start on it. It does not read the payloads before the snapshot, so it may start where the
+    /// log is damaged.
+    pub starts: bool,
 }
 
 impl Verification {
-    /// Whether a broker would start on this log and no file of it is damaged.
+    /// Whether the log can be read as a whole and no file of it is damaged.
     #[must_use]
     pub fn is_intact(&self) -> bool {
         self.recovery.is_ok() && self.files.iter().all(|file| file.damage.is_empty())
@@ -61,12 +66,17 @@ impl fmt::Display for Verification {
                 "damaged, but nothing is lost: a broker starts on this log and ignores the damage (LSN {lsn}, \
                     {contents})"
             ),
+            Err(error) if self.starts => writeln!(
+                f,
+                "damaged: {error}. A broker starts on this log, but payloads before its snapshot cannot be delivered"
+            ),
             Err(error) => writeln!(f, "refused: {error}"),
         }
     }
 }
 
-/// Reads every file of the log in `dir`, then the whole log as broker startup does. A segment that is missing is damage
+/// Reads every file of the log in `dir`, then the whole log as recovery does: more than broker startup, which does not
+/// read the payloads before the snapshot. A segment that is missing is damage
 /// if it is needed to recover the log, or if one of the two newest intact snapshots refers to it. Changes nothing.
 ///
 /// # Errors
@@ -75,6 +85,7 @@ pub fn verify(dir: &Path) -> Result<Verification, WalError> {
     let folder = DataFolder::open_existing(dir)?;
     let mut storage = folder.storage();
     let recovery = inspect(&mut storage, None);
+    let starts = recovery.is_ok() || inspect_start_with(&mut storage, None, &NoFaults).is_ok();
     let torn_tail = match &recovery {
         Err(error) if !error.is_damage() => return Err(WalError::Recovery(error.clone())),
         Ok((_, recovered)) => recovered.notices.iter().find_map(|notice| match notice {
@@ -93,7 +104,7 @@ pub fn verify(dir: &Path) -> Result<Verification, WalError> {
         Ok((state, recovered)) => (recovered.notices, Ok((recovered.last.lsn, Contents::of(&state)))),
         Err(error) => (Vec::new(), Err(error)),
     };
-    Ok(Verification { files, notices, recovery })
+    Ok(Verification { files, notices, recovery, starts })
 }
 
 fn file_reports(
@@ -156,13 +167,16 @@ fn segment_report(segment: &Segment, bytes: &[u8], torn_tail: Option<(FileId, u6
     let header = segment.header.ok().filter(|header| header.file() == segment.file);
     let (mut whole, mut is_whole) = (header.map_or(LogPosition::default(), |header| header.previous), header.is_some());
     let mut lsns: Option<(Lsn, Lsn)> = None;
+    let mut footer = FooterCheck::new(segment);
     let mut scanner = segment.scan(bytes);
     for item in &mut scanner {
         match item {
-            ScanItem::Frame { frame, lsn, .. } => {
+            ScanItem::Frame { position, frame, lsn } => {
                 frames += 1;
                 if is_whole {
                     whole = whole.after(frame.head.kind);
+                    let wrong = footer.pass(&frame, position as u64, whole.lsn);
+                    damage.extend(wrong.map(|wrong| format!("byte {position}, {wrong}")));
                 }
                 first = first.or(Some(frame.head.number));
                 last = Some(frame.head.number);
@@ -188,7 +202,10 @@ fn segment_report(segment: &Segment, bytes: &[u8], torn_tail: Option<(FileId, u6
     };
     let content = match segment.header {
         Err(_) if frames == 0 => "preallocated, or its header is lost; no frames".to_owned(),
-        _ => format!("{range}{} of {} bytes used", scanner.position(), segment.len),
+        _ => {
+            let footer = footer.found.map_or_else(String::new, |found| format!(", {found}"));
+            format!("{range}{} of {} bytes used{footer}", scanner.position(), segment.len)
+        }
     };
     match segment.header {
         Err(error) if frames > 0 => damage.insert(0, format!("byte 0: {error}")),

@@ -22,6 +22,8 @@ const CONFIG: &str = "[limits]\nkey_bytes_max = 1024\nmessage_bytes_max = 65536\
 pub enum Start {
     /// The broker serves these messages of topic `one`: offset and value.
     Serves(BTreeMap<u64, String>),
+    /// As `Serves`, and the payloads of messages with these offsets are lost.
+    Loses(BTreeMap<u64, String>, Vec<u64>),
     /// The broker exited: its exit code and its last line of output.
     Refuses(i32, String),
 }
@@ -59,7 +61,7 @@ pub fn start(dir: &Path) -> Start {
             && let Some(found) = served(addr)
         {
             fs::remove_file(&config).unwrap();
-            return Start::Serves(found);
+            return found;
         }
     }
     // Standard error is closed: the process has ended.
@@ -68,7 +70,7 @@ pub fn start(dir: &Path) -> Start {
 }
 
 /// Waits until the broker is ready and reads its messages; `None` if it exits.
-fn served(addr: &str) -> Option<BTreeMap<u64, String>> {
+fn served(addr: &str) -> Option<Start> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         assert!(Instant::now() < deadline, "neither ready nor ended within the timeout");
@@ -80,13 +82,19 @@ fn served(addr: &str) -> Option<BTreeMap<u64, String>> {
     }
     let (status, body) = get(addr, "/v1/peek?topic=one&partition=0&offset=0&limit=1000")?;
     if status == 404 {
-        return Some(BTreeMap::new());
+        return Some(Start::Serves(BTreeMap::new()));
     }
     assert_eq!(status, 200, "{body}");
     let body: Value = serde_json::from_str(&body).unwrap();
     let message =
         |message: &Value| (message["offset"].as_u64().unwrap(), message["value"].as_str().unwrap().to_owned());
-    Some(body["messages"].as_array().unwrap().iter().map(message).collect())
+    let messages = body["messages"].as_array().unwrap().iter();
+    let (lost, others): (Vec<_>, Vec<_>) = messages.partition(|message| message["lost"] == true);
+    let others = others.into_iter().map(message).collect();
+    Some(match lost.is_empty() {
+        true => Start::Serves(others),
+        false => Start::Loses(others, lost.into_iter().map(|lost| lost["offset"].as_u64().unwrap()).collect()),
+    })
 }
 
 /// Status and body; `None` if the connection is refused or closed.

@@ -35,15 +35,17 @@ fn only_snapshot(messages: u64) -> (tempfile::TempDir, FileId) {
 
 #[test]
 fn flipped_bit_in_the_only_snapshot_loses_one_piece() {
-    let (dir, snapshot) = only_snapshot(500);
+    // A piece holds up to so many messages.
+    const CHUNK: usize = 128;
+    let (dir, snapshot) = only_snapshot(5_000);
     let before = messages(&state(dir.path()));
-    assert!(before.len() > 500);
+    assert!(before.len() > 5_000);
     let middle = fs::metadata(path(dir.path(), snapshot)).unwrap().len() as usize / 2;
     flip(dir.path(), snapshot, middle);
     let (text, salvaged) = salvage_checked(dir.path());
     assert!(text.contains("lost: 1 pieces of the newest snapshot\n"), "{text}");
     let after = messages(&salvaged);
-    assert!(after.len() + 1 >= before.len() && after.is_subset(&before), "{} messages are kept", after.len());
+    assert!(after.len() + CHUNK >= before.len() && after.is_subset(&before), "{} messages are kept", after.len());
     let snapshots = ids(dir.path()).into_iter().filter(|file| matches!(file, FileId::Snapshot(_))).count();
     assert_eq!(snapshots, 2, "a salvaged log does not depend on one file");
 }
@@ -68,7 +70,7 @@ fn topic_whose_own_piece_of_the_snapshot_is_lost_is_kept_and_named_in_the_output
 
 #[test]
 fn snapshot_with_any_page_lost_keeps_the_messages_of_the_others() {
-    let (dir, snapshot) = only_snapshot(200);
+    let (dir, snapshot) = only_snapshot(4_000);
     let before = messages(&state(dir.path()));
     let len = fs::metadata(path(dir.path(), snapshot)).unwrap().len() as usize;
     for page in 0..len / 4_096 {
@@ -79,7 +81,8 @@ fn snapshot_with_any_page_lost_keeps_the_messages_of_the_others() {
         let salvaged = state(dir.path());
         salvaged.check().unwrap();
         let kept = messages(&salvaged).len();
-        assert!(kept + 4_096 / 30 >= before.len(), "page {page}: {kept} of {} messages are kept", before.len());
+        // A packed message takes three bytes at least.
+        assert!(kept + 4_096 / 3 >= before.len(), "page {page}: {kept} of {} messages are kept", before.len());
     }
 }
 

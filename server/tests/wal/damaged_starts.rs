@@ -127,6 +127,20 @@ fn check_start(known: &KnownLog, dir: tempfile::TempDir, file: FileId, damage: D
                 false => wrong("the refusal is not clear", &refused),
             }
         }
+        // A payload before the snapshot is damaged, which a start does not notice; nothing wrong is served.
+        Start::Loses(found, lost) => {
+            let all = known.values();
+            let required = known.required(file, damage);
+            let is_known = |offset: &u64| found.contains_key(offset) || lost.contains(offset);
+            let is_sound = found.iter().all(|(offset, value)| all.get(offset) == Some(value))
+                && lost.iter().all(|offset| all.contains_key(offset))
+                && required.keys().all(is_known);
+            let (code, text) = verify(dir.path());
+            match is_sound && code == 1 && text.contains("\ndamaged: wal-") {
+                true => Ok(true),
+                false => wrong("it loses what is not damaged", &Start::Loses(found, lost)),
+            }
+        }
         Start::Serves(found) => {
             let all = known.values();
             let required = known.required(file, damage);

@@ -132,14 +132,14 @@ fn missing_listed_segment_is_refused_and_its_messages_are_named() {
 }
 
 #[test]
-fn damaged_listed_segment_is_refused_and_its_other_messages_are_carried_over() {
+fn damaged_listed_segment_is_found_and_its_other_messages_are_carried_over() {
     let (dir, listed) = with_hole();
     let hit = produced(dir.path()).into_iter().find(|message| message.file == listed && message.offset == 1).unwrap();
     flip(dir.path(), listed, hit.start + 60);
     let (code, text) = verify(dir.path());
     assert_eq!(code, 1);
     assert!(
-        text.contains(&format!("refused: {listed}: corrupt at byte {}, frame {}", hit.start, hit.number)),
+        text.contains(&format!("\ndamaged: {listed}: corrupt at byte {}, frame {}", hit.start, hit.number)),
         "{text}"
     );
     assert!(text.contains(&format!("damaged: byte {}, frame {}: ", hit.start, hit.number)), "{text}");

@@ -71,6 +71,36 @@ pub enum Action {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fault: Option<IoFault>,
     },
+    /// A read of payloads is performed, and completed unless it is late.
+    #[serde(rename = "fetch")]
+    PerformRead {
+        /// Which of those that are not performed, counted round.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        nth: u8,
+        /// The fault injected into it, unless the same bytes could not be read twice before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fault: Option<ReadFault>,
+        /// The broker does not get the result yet.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        late: bool,
+    },
+    /// The broker gets the result of a late read.
+    #[serde(rename = "fetched")]
+    CompleteRead {
+        /// Which of those that are performed, counted round.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        nth: u8,
+    },
+    /// While the broker runs, a bit of a live payload is inverted on the disk. Only in a world that
+    /// [rots](crate::setup::Setup::rots).
+    Rot {
+        /// Which of the payloads, in the order of the log, counted round.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        payload: u8,
+        /// The bit, modulo those of its frame.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        bit: u16,
+    },
     /// All pending I/O is performed.
     #[serde(rename = "settle")]
     FlushIo,
@@ -141,6 +171,29 @@ pub enum IoFault {
     },
     /// The creation of a file finds no descriptor left; any other operation succeeds.
     NoDescriptor,
+}
+
+/// A fault of one read of payloads. It passes: the same bytes can be read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ReadFault {
+    /// It fails.
+    Fail,
+    /// It brings only a prefix.
+    Short {
+        /// The length of the prefix.
+        bytes: u16,
+    },
+    /// One bit of what it brings is inverted.
+    Flip {
+        /// The bit, modulo those of the first frame that an output waits for.
+        bit: u16,
+    },
+}
+
+/// Whether a number is the default, which a trace does not name.
+fn is_zero(number: &(impl Default + PartialEq)) -> bool {
+    *number == Default::default()
 }
 
 /// What of the unsynced data a crash loses.

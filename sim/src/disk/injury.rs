@@ -198,6 +198,14 @@ impl Disk {
         self.injuries.iter().any(|injury| Some(&injury.content) == content && injury.hits(range))
     }
 
+    /// Whether a sector there cannot be read.
+    #[must_use]
+    pub fn is_unreadable(&self, file: FileId, range: &Range<usize>) -> bool {
+        let content = self.folder.get(&file);
+        let mut unreadable = self.injuries.iter().filter(|injury| injury.is_unreadable());
+        unreadable.any(|injury| Some(&injury.content) == content && injury.hits(range))
+    }
+
     /// Whether a start has found this snapshot damaged, or would find it. One injury can undo another.
     fn is_damaged(&self, snapshot: u64) -> bool {
         let injuries = || self.injuries.iter().filter(|injury| injury.content == snapshot);
@@ -268,18 +276,19 @@ impl Disk {
         let begun = self.files().filter_map(first_frame).filter(|(_, first)| *first <= base.next());
         let start = begun.map(|(sequence, _)| sequence).max().unwrap_or(0);
         let referred = self.referred_by(base).map_or_else(Vec::new, |(_, segments)| segments);
-        let is_read = |sequence: u64| {
-            sequence >= start || referred.iter().any(|segment| segment.file() == FileId::Segment(sequence))
-        };
+        let is_replayed = |sequence: u64| sequence >= start;
+        let is_listed = |sequence: u64| referred.iter().any(|segment| segment.file() == FileId::Segment(sequence));
         let name = |injury: &Injury| self.folder.iter().find(|(_, number)| **number == injury.content);
         self.injuries.iter().filter_map(|injury| Some((injury, *name(injury)?.0))).any(|(injury, file)| match file {
             FileId::SnapshotDraft(_) => false,
             FileId::Snapshot(frame) => injury.is_unreadable() && (frame >= base || injury.hits(&(0..HEADER_BYTES))),
-            FileId::Segment(sequence) if injury.is_unreadable() => is_read(sequence) || injury.hits(&(0..HEADER_BYTES)),
+            FileId::Segment(sequence) if injury.is_unreadable() => {
+                is_replayed(sequence) || injury.hits(&(0..HEADER_BYTES))
+            }
             FileId::Segment(sequence) => {
                 let misnames = matches!(injury.damage, Damage::Misdirect { .. }) && injury.hits(&HEADER_FIELDS);
-                let is_needed = injury.hits(&HEADER_FIELDS) || is_in_log(file, &injury.range);
-                misnames || is_read(sequence) && is_needed
+                let is_headless = injury.hits(&HEADER_FIELDS) && (is_replayed(sequence) || is_listed(sequence));
+                misnames || is_headless || is_replayed(sequence) && is_in_log(file, &injury.range)
             }
         })
     }

@@ -12,7 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 
+use driftq_core::codec::record as codec;
+use driftq_core::faults::Faults;
 use driftq_core::log::{FileId, MemoryStorage, ReadSizes, ReferredSegment, SnapshotHead, StorageFault, read_snapshot};
+use driftq_core::state::State;
 use driftq_core::types::FrameNumber;
 
 use self::injury::Injury;
@@ -351,6 +354,24 @@ impl Disk {
         let mut storage = MemoryStorage::new();
         storage.put_file(file, bytes.to_vec());
         read_snapshot(&mut storage, snapshot, &mut Vec::new(), |_, _, _| Ok::<_, ()>(())).ok()
+    }
+
+    /// The state of a snapshot, and the segments to which it refers; `None` if it is damaged or not there.
+    pub(crate) fn restored(
+        &self,
+        snapshot: FrameNumber,
+        faults: &impl Faults,
+    ) -> Option<(State, Vec<ReferredSegment>)> {
+        let file = FileId::Snapshot(snapshot);
+        let mut storage = MemoryStorage::new();
+        storage.put_file(file, self.bytes(file)?.to_vec());
+        let mut state = State::default();
+        let restore = |kind, version, payload: &[u8]| {
+            let record = codec::decode(kind, version, payload).map_err(drop)?;
+            faults.replay(&mut state, &record).map_err(drop)
+        };
+        let (_, referred) = read_snapshot(&mut storage, snapshot, &mut Vec::new(), restore).ok()?;
+        Some((state, referred))
     }
 
     /// The segments, oldest first.

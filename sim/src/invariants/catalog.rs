@@ -166,6 +166,8 @@ catalog! {
     23 REFUSED_AFTER_FAILURE refused_after_failure: "a command after a log failure is refused with that failure";
     23 SHORTAGE_IS_WAITED_OUT shortage_is_waited_out: "the log fails only after a failed operation, not on a full disk \
         nor for want of a descriptor";
+    23 READ_FAILURE_IS_PASSING read_failure_is_passing: "a read that fails is repeated; a payload is lost only if \
+        the disk has lost it";
     23 NOTHING_WRITTEN_AFTER_FAILURE nothing_written_after_failure: "after a log failure nothing more is written";
     23 ONE_REPLY one_reply: "every command gets one reply; after a log failure, only that failure";
 
@@ -197,6 +199,14 @@ catalog! {
     27 COVERED_FILES_ARE_REMOVED covered_files_are_removed: "an idle broker keeps two snapshots and no segment that \
         the older one covers";
 
+    27 LIVE_SEGMENT_STAYS live_segment_stays: "no segment is removed that holds a payload of a message, as the state is \
+        or as a crash would leave it";
+    27 LISTED_SEGMENT_STAYS listed_segment_stays: "no segment is removed to which one of the two snapshots refers";
+    27 LIVE_BYTES_MATCH live_bytes_match: "a snapshot lists the segments of its payloads, each with its live bytes";
+    27 GONE_IS_UNREFERRED gone_is_unreferred: "an output leaves without a payload only if no message refers to it any \
+        more";
+    27 RELOCATED_IS_MOVED relocated_is_moved: "nothing refers to where a relocated payload stood before";
+
     28 TALLIES_MATCH tallies_match: "every tally of the state equals a recount, and no empty table is kept";
     28 COUNTERS_MATCH counters_match: "every counter since the start equals a recount of records and replies";
     28 TIMERS_MATCH_STATE timers_match_state: "every timer that the state implies is set for its time, and no other";
@@ -205,6 +215,9 @@ catalog! {
         and no other";
     28 READY_IS_OFFERED ready_is_offered: "a ready message is before its group's cursor, in a partition that is a \
         candidate, of a group that has work if it has credit";
+    28 MEMORY_IS_BOUNDED memory_is_bounded: "payloads in memory stay within their bound, but for those that are not \
+        synced";
+    28 UNSYNCED_STAYS_IN_MEMORY unsynced_stays_in_memory: "a payload stays in memory until it is synced";
     28 STREAMS_MATCH_LEASES streams_match_leases: "credit, leases and unanswered deliveries of every stream equal a \
         recount";
 

@@ -45,6 +45,8 @@ impl CounterRecount {
             Event::CumulativelyAcked { acks, .. } => counted.acked += acks.len() as u64,
             Event::Released { .. } => counted.released += 1,
             Event::Withdrawn { .. } => counted.withdrawn += 1,
+            Event::Relocated(_) => counted.relocated += 1,
+            Event::PayloadLost(_) => counted.payloads_lost += 1,
             Event::Extended { .. } => counted.extended += 1,
             Event::Expired { .. } => counted.expired += 1,
             Event::Redriven { .. } => counted.redriven += 1,
@@ -78,7 +80,7 @@ impl CounterRecount {
                 counted.begun += u64::from(matches!(**store, StoreCommand::Begin(_)));
                 match result {
                     Ok(Reply::Store(StoreReply::Execute { .. })) => counted.executed += 1,
-                    Ok(Reply::Store(StoreReply::Replay(_))) => counted.replayed += 1,
+                    Ok(Reply::Store(StoreReply::Replay { .. })) => counted.replayed += 1,
                     Err(Refusal::InProgress { .. }) => counted.in_progress += 1,
                     Err(Refusal::HashMismatch) => counted.mismatched += 1,
                     Err(Refusal::StaleLease) => counted.stale += 1,

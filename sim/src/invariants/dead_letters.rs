@@ -76,6 +76,7 @@ pub(super) fn dead_lettered_at_limit(dead: &DeadLetter, original: &Envelope, is_
             original.deadline.as_ref().is_some_and(|deadline| deadline.at <= dead.routed_at)
         }
         DeadReason::NonRetryable => is_requested,
+        DeadReason::PayloadDamaged => false,
     };
     catalog::DEAD_LETTERED_AT_LIMIT.holds(good, || format!("{dead:?} under {:?}", original.retry_policy))
 }

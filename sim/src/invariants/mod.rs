@@ -22,6 +22,7 @@
 //! | `outputs` | what is released, above all after a log failure |
 //! | `liveness` | progress |
 //! | `files` | the size of the log's files |
+//! | `payloads` | the segments of live payloads, and payloads in memory |
 //! | `index` | the volatile index, against a recount |
 //! | `fairness` | turns of streams and partitions, administration and maintenance |
 //! | `workers` | what users would call wrong, as they would say it |
@@ -52,6 +53,7 @@ pub(crate) mod liveness;
 pub(crate) mod oracle;
 mod order;
 pub(crate) mod outputs;
+pub(crate) mod payloads;
 pub(crate) mod room;
 pub(crate) mod time;
 mod tracker;

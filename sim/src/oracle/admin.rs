@@ -9,6 +9,7 @@ use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::expected::Expected;
 use super::model::{Model, Stop, Unwritten};
+use super::stream::Stream;
 use super::topic::{Group, Phase, Progress};
 
 impl Model {
@@ -198,14 +199,9 @@ impl Model {
     }
 
     fn close_streams(&mut self, topic: TopicId, group: GroupId, cause: CloseCause) {
-        let outputs = &mut self.outputs;
-        self.streams.retain(|stream| {
-            let is_kept = (stream.topic, stream.group) != (topic, group);
-            if !is_kept {
-                outputs.push_back(Expected::Closed { consumer: stream.id, cause });
-            }
-            is_kept
-        });
+        let is_closed = |stream: &mut Stream| (stream.topic, stream.group) == (topic, group);
+        let closed: Vec<_> = self.streams.extract_if(.., is_closed).map(|stream| stream.id).collect();
+        closed.into_iter().for_each(|consumer| self.expect(Expected::Closed { consumer, cause }));
     }
 
     /// From the target on, every message visible to the group is as if it had never been delivered; all earlier ones

@@ -36,6 +36,8 @@ impl Model {
         topic.has_partition(partition)?;
         let found = topic.messages.iter().filter(|message| message.partition == partition && message.offset >= offset);
         let expected_peek = |message: &Message| ExpectedPeek {
+            topic: topic.id,
+            partition,
             offset: message.offset,
             produced_at: message.produced_at,
             content: message.content.clone(),

@@ -131,16 +131,19 @@ impl Model {
         stream.deliveries_left = stream.deliveries_left.map(|left| left - 1);
         let consumer: ConsumerId = stream.id;
         let delivered = (topic.id, group.id, message.offset);
-        self.outputs.push_back(Expected::Deliver(ExpectedDelivery {
+        let (topic, partition, offset, produced_at) =
+            (topic.id, message.partition, message.offset, message.produced_at);
+        self.expect(Expected::Deliver(ExpectedDelivery {
             consumer,
-            partition: message.partition,
-            offset: message.offset,
+            topic,
+            partition,
+            offset,
             attempts,
             failures,
             error,
             token,
             lease_until: until,
-            produced_at: message.produced_at,
+            produced_at,
             content,
         }));
         self.note_delivery(consumer, delivered);

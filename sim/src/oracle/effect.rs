@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use driftq_core::reply::FoundEffect;
 use driftq_core::types::{
-    Effect as ActualEffect, EffectNamespace, EffectStatus, Identity, LeaseToken, Lifetime, Millis, Offset, Outcome,
-    OwnerName, PartitionId, Scope, Text, Timestamp, TopicName,
+    EffectNamespace, EffectStatus, Identity, LeaseToken, Lifetime, Millis, Offset, Outcome, OwnerName, PartitionId,
+    Scope, Text, Timestamp, TopicName,
 };
 
 use super::lease::Runs;
@@ -37,6 +38,8 @@ pub(super) struct Effect {
     pub(super) message: Option<(PartitionId, Offset)>,
     /// Not to be swept before this time.
     pub(super) sweep_at: Timestamp,
+    /// Of one that is returned: its result was removed before it was read.
+    pub(super) result_lost: bool,
 }
 
 impl Effect {
@@ -76,12 +79,14 @@ impl Effect {
     }
 
     /// Whether the broker returns this record.
-    pub(super) fn is(&self, found: &ActualEffect) -> bool {
+    pub(super) fn is(&self, found: &FoundEffect) -> bool {
+        let is_outcome = self.outcome() == found.outcome() && self.result_lost == found.result_lost;
+        let found = &found.effect;
         (self.status, self.committed, self.finished) == (found.status, found.committed, found.finished)
             && (self.attempt, self.token, self.lease_until) == (found.attempt, found.token, found.lease_until)
             && self.owner == found.owner
             && self.hash.as_deref() == found.request_hash()
-            && self.outcome() == found.outcome()
+            && is_outcome
             && self.lifetime == found.lifetime()
             && (self.updated_at, self.expires_at) == (found.updated_at, found.expires_at)
             && self.message.map(|(partition, _)| partition) == found.pin.as_ref().map(|pin| pin.partition)
@@ -112,6 +117,7 @@ impl Effect {
             expires_at: now,
             message: None,
             sweep_at: Timestamp(0),
+            result_lost: false,
         }
     }
 }

@@ -127,7 +127,7 @@ impl Model {
                 return Err(Refusal::HashMismatch.into());
             }
             if effect.is_final() {
-                return Ok(Reply::Store(StoreReply::Replay(effect.outcome())));
+                return Ok(Reply::Store(StoreReply::Replay { outcome: effect.outcome(), result_lost: false }));
             }
         }
         if let Some(DeliveryState::Stale) = delivery_state {

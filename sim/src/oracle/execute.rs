@@ -7,7 +7,7 @@ use driftq_core::command::{
 };
 use driftq_core::pipeline::RefusedAppend;
 use driftq_core::types::{GroupOrigin, Now, Ticket};
-use driftq_core::{Command, Refusal, Reply};
+use driftq_core::{Command, Refusal, Reply, SpaceClass};
 
 use super::expected::{Expected, ExpectedReply};
 use super::model::{Input, Model, Reclaim, Stop, Unwritten};
@@ -32,13 +32,26 @@ impl Model {
                 }
                 Ok(())
             }
-            Input::Release(now, durable) => {
-                self.synced(*now, *durable);
+            Input::Release(now, durable, waiting) => {
+                self.synced(*now, *durable, waiting);
+                Ok(())
+            }
+            Input::Leave(now, tokens) => {
+                self.leases_begin(*now, tokens);
+                Ok(())
+            }
+            Input::NotDelivered(streams) => {
+                self.not_delivered(streams);
                 Ok(())
             }
             Input::Rebase(now, refused) => {
                 self.room = Room::of(refused.clone());
                 self.rebase(*now)
+            }
+            Input::Relocated(now, count) => {
+                self.advance_broker_time(*now);
+                self.room = Room::of(Vec::new());
+                (0..*count).try_for_each(|_| self.record(SpaceClass::Churn))
             }
             // Outputs of a replay are dropped, so any ticket will do.
             Input::Command(now, command, refused) => {
@@ -86,7 +99,7 @@ impl Model {
         let is_change = is_change || self.room.is_short();
         // A deletion, a seek or a redrive has ended leases.
         self.drop_ended_entries();
-        self.outputs.push_back(Expected::Reply { ticket, result });
+        self.expect(Expected::Reply { ticket, result });
         self.dispatch()?;
         self.limit_winners()?;
         self.limit_retained()?;

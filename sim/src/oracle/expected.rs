@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use driftq_core::reply::{CloseCause, Delivery, StoreReply};
-use driftq_core::types::{ConsumerId, Identity, LastError, LeaseToken, Offset, PartitionId, Ticket, Timestamp};
+use driftq_core::types::{
+    ConsumerId, Identity, LastError, LeaseToken, Offset, PartitionId, Ticket, Timestamp, TopicId,
+};
 use driftq_core::{Body, Output, Refusal, Reply};
 
 use super::effect::Effect;
@@ -43,6 +45,8 @@ pub(super) enum ExpectedReply {
 
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedPeek {
+    pub(super) topic: TopicId,
+    pub(super) partition: PartitionId,
     pub(super) offset: Offset,
     pub(super) produced_at: Timestamp,
     pub(super) content: Arc<Content>,
@@ -51,6 +55,7 @@ pub(super) struct ExpectedPeek {
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedDelivery {
     pub(super) consumer: ConsumerId,
+    pub(super) topic: TopicId,
     pub(super) partition: PartitionId,
     pub(super) offset: Offset,
     pub(super) attempts: u32,

@@ -31,6 +31,7 @@ mod subscribe;
 mod timers;
 mod topic;
 mod unanswered;
+mod waiting;
 mod wall_clock;
 mod winners;
 
@@ -40,8 +41,8 @@ use std::sync::Arc;
 use driftq_core::command::Command;
 use driftq_core::pipeline::RefusedAppend;
 use driftq_core::types::{
-    ERROR_TEXT_BYTES_CEILING, Limits, MESSAGE_BYTES_CEILING, Now, PARTITIONS_CEILING, RESULT_BYTES_CEILING, Ticket,
-    Timestamp,
+    ERROR_TEXT_BYTES_CEILING, Limits, MESSAGE_BYTES_CEILING, Now, PARTITIONS_CEILING, PayloadId, RESULT_BYTES_CEILING,
+    Ticket, Timestamp,
 };
 use driftq_core::{Output, Refusal};
 
@@ -49,6 +50,8 @@ pub use self::expected::Mismatch;
 use self::expected::{Expected, compare};
 use self::model::{Input, Model, Reclaim};
 use self::rollback::InputHistory;
+use self::waiting::Left;
+pub use self::waiting::{MessagePlace, PayloadOf};
 
 /// The naive broker and its predictions.
 #[derive(Clone, Debug)]
@@ -133,7 +136,7 @@ impl Oracle {
         let refused = std::mem::take(&mut self.refused);
         if self.model.failed || self.model.closed {
             let refusal = if self.model.failed { Refusal::LogFailed } else { Refusal::ShuttingDown };
-            self.model.outputs.push_back(Expected::Reply { ticket, result: Err(refusal) });
+            self.model.expect(Expected::Reply { ticket, result: Err(refusal) });
             return;
         }
         let now = now.into();
@@ -168,6 +171,13 @@ impl Oracle {
         self.execute(Input::Rebase(now.into(), refused));
     }
 
+    /// Cleaning has written `count` payloads again at `now`: no decision depends on it.
+    pub fn relocated(&mut self, now: Now, count: u64) {
+        if count > 0 {
+            self.execute(Input::Relocated(now, count));
+        }
+    }
+
     /// The broker is shutting down: commands are refused with [`Refusal::ShuttingDown`] and timeouts do nothing.
     pub fn close(&mut self) {
         self.model.closed = true;
@@ -179,9 +189,44 @@ impl Oracle {
         self.model.records
     }
 
+    /// The last call has ended. `missing` names a payload, unless it is in memory: outputs of the call
+    /// that contain it wait for a read once they are synced. Without this they wait for no read.
+    pub fn call_ended(&mut self, missing: impl Fn(&PayloadOf) -> Option<PayloadId>) {
+        self.model.call_ended(missing);
+    }
+
+    /// The first `durable` records are synced, which will be reported next; whether payloads are in memory then.
+    pub fn synced(&mut self, durable: u64, is_cached: impl Fn(PayloadId) -> bool) {
+        self.model.set_aside(durable, is_cached);
+    }
+
     /// A sync was reported at `now`: the first `durable` records are durable.
     pub fn release(&mut self, now: Now, durable: u64) {
-        self.execute(Input::Release(now, durable));
+        self.model.durable = durable;
+        let waiting = self.model.waiting_deliveries();
+        self.execute(Input::Release(now, durable, waiting));
+    }
+
+    /// A read has brought payloads at `now`.
+    pub fn brought(&mut self, now: Now, payloads: &[PayloadId]) {
+        let left = self.model.fill(payloads);
+        self.left(Some(now), left);
+    }
+
+    /// Cleaning has added payloads to the outputs that are not synced.
+    pub fn filled_unsynced(&mut self, payloads: &[PayloadId]) {
+        self.model.fill_unsynced(payloads);
+    }
+
+    /// The segments of payloads are removed, since nothing refers to them.
+    pub fn gone(&mut self, payloads: &[PayloadId]) {
+        let left = self.model.give_up(payloads);
+        self.left(None, left);
+    }
+
+    fn left(&mut self, now: Option<Now>, left: Left) {
+        self.execute(Input::NotDelivered(left.dropped));
+        self.execute(Input::Leave(now, left.tokens));
     }
 
     /// The first `durable` records survive any crash, so the inputs behind them need not be kept.
@@ -204,7 +249,9 @@ impl Oracle {
     /// # Errors
     /// [`Mismatch`] if another output, or none, was expected. The oracle cannot continue after that.
     pub fn compare(&mut self, output: &Output) -> Result<(), Mismatch> {
-        compare(self.model.outputs.pop_front(), output)
+        let next = self.model.outputs.iter().position(|pending| !pending.is_waiting);
+        let next = next.and_then(|next| self.model.outputs.remove(next));
+        compare(next.map(|pending| pending.expected), output)
     }
 
     /// The monotonic time at which the broker's `handle_timeout` must be called at the latest; `None` if nothing is

@@ -13,12 +13,12 @@ use driftq_core::types::{
 use driftq_core::{Command, LogRefusal, Refusal, SpaceClass};
 
 use super::effect::Effect;
-use super::expected::Expected;
 use super::lease::Runs;
 use super::order::Order;
 use super::room::Room;
 use super::stream::Stream;
 use super::topic::{Attempted, Message, Phase, Progress, Topic};
+use super::waiting::Pending;
 use super::wall_clock::WallClock;
 
 /// The state. Everything after `records_left` is lost in a crash, and so are lease holders and dispatch turns.
@@ -58,7 +58,9 @@ pub(super) struct Model {
     pub(super) first_deadline: Timestamp,
     /// The group with which the next dispatch continues, if the last one was cut short.
     pub(super) next_turn: (TopicId, GroupId),
-    pub(super) outputs: VecDeque<Expected>,
+    pub(super) outputs: VecDeque<Pending>,
+    /// The records that were last reported as durable.
+    pub(super) durable: u64,
     /// What the log refuses in the current call, and how far the call is.
     pub(super) room: Room,
     /// Timers and dispatch pause until then, since the log refused a record of theirs.
@@ -133,9 +135,16 @@ pub(super) enum Input {
     Boot(Now, Arc<Limits>),
     Command(Now, Command, Vec<RefusedAppend>),
     Timeout(Now, Vec<RefusedAppend>, Reclaim),
-    /// So many records are durable.
-    Release(Now, u64),
+    /// So many records are durable; the deliveries with these tokens wait for bytes.
+    Release(Now, u64, Vec<LeaseToken>),
+    /// The deliveries with these tokens leave after they waited for bytes; when a read has brought them, unless they
+    /// leave because others were dropped.
+    Leave(Option<Now>, Vec<LeaseToken>),
+    /// Deliveries to these streams were dropped.
+    NotDelivered(Vec<ConsumerId>),
     Rebase(Now, Vec<RefusedAppend>),
+    /// Cleaning has written so many payloads again.
+    Relocated(Now, u64),
 }
 
 /// Whether a call removes retained messages, since the disk has no space for another segment.
@@ -201,6 +210,7 @@ impl Model {
             first_deadline: Timestamp(0),
             next_turn: Default::default(),
             outputs: VecDeque::new(),
+            durable: 0,
             room: Room::default(),
             stalled_until: None,
             has_more_to_reclaim: false,
@@ -236,6 +246,7 @@ impl Model {
         self.first_deadline = Timestamp(0);
         self.next_turn = Default::default();
         self.outputs.clear();
+        self.durable = self.records;
         self.room = Room::default();
         self.stalled_until = None;
         self.has_more_to_reclaim = false;
@@ -271,6 +282,7 @@ impl Model {
             first_deadline,
             next_turn,
             outputs,
+            durable: _,
             room: _,
             stalled_until,
             has_more_to_reclaim,

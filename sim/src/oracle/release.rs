@@ -1,10 +1,9 @@
 //! Syncs that release deliveries and grants, and deliveries that never left.
 
 use driftq_core::command::{Claim, TokenClaim};
-use driftq_core::types::{ConsumerId, EffectStatus, Identity, Millis, Now, Timestamp};
+use driftq_core::types::{ConsumerId, EffectStatus, Identity, LeaseToken, Millis, Now, Timestamp};
 use driftq_core::{Refusal, Reply, SpaceClass};
 
-use super::expected::Expected;
 use super::lease::{BegunBy, Runs};
 use super::model::{MessageIndex, Model, Stop, Unwritten};
 use super::topic::{Attempted, Phase, Progress};
@@ -15,15 +14,17 @@ impl Model {
         Runs::From { record: self.records, lease, begun_by }
     }
 
-    /// The first `durable` records are synced since `now`: deliveries and grants among them have left.
-    pub(super) fn synced(&mut self, now: Now, durable: u64) {
+    /// The first `durable` records are synced since `now`: deliveries and grants among them have left, except for the
+    /// deliveries that wait for bytes.
+    pub(super) fn synced(&mut self, now: Now, durable: u64, waiting: &[LeaseToken]) {
         self.advance_broker_time(now);
         let now = self.now;
         let mut has_released = false;
         for progress in self.topics.iter_mut().flat_map(|topic| &mut topic.groups).flat_map(|group| &mut group.progress)
         {
-            if let Progress::Attempted(Attempted { phase: Phase::Leased { runs, .. }, .. }) = progress {
-                has_released |= runs.release(now, durable);
+            if let Progress::Attempted(Attempted { token, phase: Phase::Leased { runs, .. }, .. }) = progress {
+                let waits = matches!(runs, Runs::From { begun_by: BegunBy::Delivery, .. }) && waiting.contains(token);
+                has_released |= !waits && runs.release(now, durable);
             }
         }
         for effect in &mut self.effects {
@@ -65,7 +66,7 @@ impl Model {
         for stream in self.streams.iter_mut().filter(|stream| Some(stream.id) == holder) {
             stream.deliveries_left = stream.deliveries_left.map(|left| left + 1);
         }
-        self.outputs.retain(|output| !matches!(output, Expected::Deliver(it) if it.token == token));
+        self.drop_delivery(token);
         Ok(())
     }
 

@@ -87,6 +87,7 @@ impl Model {
         match refusal {
             LogRefusal::Full => Refusal::StorageFull,
             LogRefusal::Busy => self.overloaded(Overload::Log),
+            LogRefusal::Memory => self.overloaded(Overload::Memory),
             _ => Refusal::Invalid("the record would be too long for the log"),
         }
     }
@@ -94,13 +95,11 @@ impl Model {
     /// The log has failed. What waits for a sync was never confirmed: replies become refusals, the rest is lost.
     pub(super) fn fail(&mut self) {
         self.failed = true;
-        let waiting = std::mem::take(&mut self.outputs).into_iter();
-        self.outputs = waiting
-            .filter_map(|output| match output {
-                Expected::Reply { ticket, .. } => Some(Expected::Reply { ticket, result: Err(Refusal::LogFailed) }),
-                Expected::Deliver(_) | Expected::Closed { .. } => None,
-            })
-            .collect();
+        for pending in std::mem::take(&mut self.outputs) {
+            if let Expected::Reply { ticket, .. } = pending.expected {
+                self.expect(Expected::Reply { ticket, result: Err(Refusal::LogFailed) });
+            }
+        }
     }
 
     pub(super) fn is_stalled(&self) -> bool {

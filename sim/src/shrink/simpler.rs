@@ -37,7 +37,11 @@ fn of_another_kind(action: &Action) -> Vec<Action> {
     match action {
         Action::Send { request, .. } => vec![Action::Request(request.clone())],
         Action::Io { class, fault: Some(_) } => vec![Action::FlushIo, Action::Io { class: *class, fault: None }],
-        Action::Io { fault: None, .. } | Action::Drain => vec![Action::FlushIo],
+        Action::Io { fault: None, .. } | Action::CompleteRead { .. } | Action::Drain => vec![Action::FlushIo],
+        Action::PerformRead { nth, fault: Some(_), .. } => {
+            vec![Action::FlushIo, Action::PerformRead { nth: *nth, fault: None, late: false }]
+        }
+        Action::PerformRead { fault: None, .. } => vec![Action::FlushIo],
         Action::RebaseClock => vec![Action::Boot],
         Action::BootAndCrash { .. } => vec![Action::Boot, Action::Crash { loss: Loss::All }],
         Action::JumpClock { ms } => u32::try_from(*ms).map(|ms| Action::AdvanceTime { ms }).into_iter().collect(),
@@ -136,7 +140,7 @@ fn smaller(number: u64) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actions::{IoFault, JobClass, NewMessage, Request, RetryPolicy};
+    use crate::actions::{IoFault, JobClass, NewMessage, ReadFault, Request, RetryPolicy};
     use crate::names::{Message, Topic};
 
     #[test]
@@ -155,6 +159,9 @@ mod tests {
             Action::BootAndCrash { after: 3, loss: Loss::Partial { seed: 999 } },
             Action::Crash { loss: Loss::Cut { bytes: 4_321 } },
             Action::JumpClock { ms: -600 },
+            Action::PerformRead { nth: 3, fault: Some(ReadFault::Short { bytes: 77 }), late: true },
+            Action::CompleteRead { nth: 3 },
+            Action::Rot { payload: 3, bit: 77 },
         ];
         for first in actions {
             // Whichever variants are chosen, simplification ends.

@@ -83,6 +83,11 @@ pub(super) fn setup(
         snapshot_every_bytes: source.pick(&[300, 1_500, 6_000, 1 << 20]),
         slice_bytes: source.pick(&[1, 64, 512, 4_096]),
         memory_bytes: None,
+        read_steps: false,
+        clean_spare_segments: 0,
+        scrub_ms: None,
+        rots: false,
+        state_bytes_max: None,
         adaptive_credit: effects.pick(&[true, true, false]),
         retention: bounds.pick(&[
             None,
@@ -111,6 +116,16 @@ pub(super) fn setup(
 /// In most worlds nearly every delivery reads its payload from the log.
 pub(super) fn memory(source: &mut Source) -> Option<u64> {
     source.pick(&[None, Some(0), Some(0), Some(300), Some(3_000)])
+}
+
+/// In every sixth world the state soon takes as much memory as it may.
+pub(super) fn state_memory(source: &mut Source) -> Option<u64> {
+    source.pick(&[None, None, None, None, None, Some(20_000), None, None, None, None, None, Some(60_000)])
+}
+
+/// In most worlds the log is cleaned as soon as it can be; in every third it is scrubbed every few seconds.
+pub(super) fn cleaning(source: &mut Source) -> (u64, Option<u64>) {
+    (source.pick(&[0, 0, 0, 1, 8]), source.pick(&[None, None, None, None, Some(3_000), Some(40_000)]))
 }
 
 /// In every third world, lengths that the texts of most requests stay within.

@@ -15,6 +15,7 @@ mod limits;
 mod persistent_failure;
 mod profile;
 pub(crate) mod random;
+mod read_schedule;
 mod repeats;
 mod settings;
 mod store_users;
@@ -31,6 +32,7 @@ use self::late_repeat::LateRepeat;
 use self::persistent_failure::PersistentFailure;
 pub use self::profile::Profile;
 use self::random::{Source, Stream};
+use self::read_schedule::ReadSchedule;
 use self::settings::Settings;
 use self::store_users::StoreUsers;
 use crate::actions::{Action, Damage, IoFault, JobClass, Loss};
@@ -53,6 +55,7 @@ pub struct Swarm {
     forgetful_worker: ForgetfulWorker,
     late_repeat: LateRepeat,
     io_schedule: IoSchedule,
+    read_schedule: ReadSchedule,
     /// The last operation of the log was to fail. A broker that goes on is closed: all it has confirmed must be there.
     has_failed_log: bool,
     actions: u32,
@@ -69,7 +72,12 @@ impl Swarm {
         let mut work = Source::new(seed, Stream::Work);
         let drawn = limits::setup(&mut shape, &mut effects, &mut bounds, &mut files, &mut work);
         let drawn = if profile == Profile::Weeks { limits::weeks(&drawn, &mut bounds) } else { drawn };
-        let setup = Setup { memory_bytes: limits::memory(&mut Source::new(seed, Stream::Memory)), ..drawn };
+        let mut memory = Source::new(seed, Stream::Memory);
+        let (memory_bytes, state_bytes_max) = (limits::memory(&mut memory), limits::state_memory(&mut memory));
+        let read_schedule = ReadSchedule::new(seed, profile);
+        let read_steps = read_schedule.are_steps();
+        let (clean_spare_segments, scrub_ms) = limits::cleaning(&mut Source::new(seed, Stream::Cleaning));
+        let setup = Setup { memory_bytes, state_bytes_max, read_steps, clean_spare_segments, scrub_ms, ..drawn };
         let weights = Weights::draw(&mut shape, &mut effects, profile);
         let actions = [200, 500, 1_000, 1_800][shape.below(4) as usize];
         Self {
@@ -92,6 +100,7 @@ impl Swarm {
             forgetful_worker: ForgetfulWorker::new(seed),
             late_repeat: LateRepeat::new(seed),
             io_schedule: IoSchedule::new(seed, profile),
+            read_schedule,
             has_failed_log: false,
             actions,
             profile,
@@ -135,6 +144,11 @@ impl Swarm {
             self.has_failed_log = false;
             self.io_schedule.stop();
             return self.recovery_action(world);
+        }
+        if !self.has_failed_log
+            && let Some(action) = self.read_schedule.next(world)
+        {
+            return action;
         }
         if !self.has_failed_log
             && let Some(action) = self.scripted(world)

@@ -26,6 +26,8 @@ pub(crate) enum Stream {
     ForgetfulWorker,
     LateRepeat,
     Memory,
+    Reads,
+    Cleaning,
 }
 
 /// A stream of random numbers, determined by a seed.

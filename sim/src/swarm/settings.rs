@@ -50,8 +50,10 @@ impl Settings {
         let mut sources = [Stream::Shape, Stream::Effects, Stream::Bounds, Stream::Files, Stream::Work].map(draw);
         let [shape, effects, bounds, files, work] = &mut sources;
         let drawn = limits::setup(shape, effects, bounds, files, work);
-        let drawn = Setup { memory_bytes: world.next_setup().memory_bytes, ..drawn };
-        let mut change = Reconfiguration::between(world.next_setup(), &drawn);
+        let Setup { memory_bytes, state_bytes_max, read_steps, clean_spare_segments, scrub_ms, rots, .. } =
+            *world.next_setup();
+        let kept = Setup { memory_bytes, state_bytes_max, read_steps, clean_spare_segments, scrub_ms, rots, ..drawn };
+        let mut change = Reconfiguration::between(world.next_setup(), &kept);
         change.retain(|| source.one_in(2));
         Some(Action::Configure(change))
     }

@@ -464,7 +464,7 @@ fn glyph(event: &Event) -> Glyph {
         Event::Completed(step) if step.dead_letter.is_some() => Glyph::Dead,
         Event::Acked { .. } | Event::CumulativelyAcked { .. } | Event::Completed(_) => Glyph::Ack,
         Event::Nacked { .. } => Glyph::Nack,
-        Event::DeadLettered { .. } => Glyph::Dead,
+        Event::DeadLettered { .. } | Event::PayloadLost(_) => Glyph::Dead,
         Event::EffectBegun(_) | Event::EffectFinished { .. } | Event::EffectRenewed { .. } => Glyph::Effect,
         Event::Expired { .. }
         | Event::RetentionExpired { .. }
@@ -488,6 +488,6 @@ fn glyph(event: &Event) -> Glyph {
         | Event::Withdrawn { .. }
         | Event::ReasonNoted { .. }
         | Event::EffectForgotten { .. } => Glyph::Call,
-        Event::Restored(_) => Glyph::Other,
+        Event::Relocated(_) | Event::Restored(_) => Glyph::Other,
     }
 }

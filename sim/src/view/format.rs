@@ -1,7 +1,6 @@
 //! Requests and replies as text.
 
 use driftq_core::reply::{CloseCause, Delivery, StoreReply};
-use driftq_core::types::Outcome;
 use driftq_core::{Refusal, Reply};
 
 use super::diff::{Clock, short, span};
@@ -310,11 +309,14 @@ fn store_reply(reply: &StoreReply, clock: Clock) -> String {
         StoreReply::Execute { attempt, lease_until, .. } => {
             format!("EXECUTE, attempt {attempt}, until {}", clock.text(*lease_until))
         }
-        StoreReply::Replay(Outcome { status, .. }) => format!("REPLAY of {}", status.as_str()),
+        StoreReply::Replay { outcome, result_lost: false } => format!("REPLAY of {}", outcome.status.as_str()),
+        StoreReply::Replay { outcome, result_lost: true } => {
+            format!("REPLAY of {}, without its result", outcome.status.as_str())
+        }
         StoreReply::Retryable { status, .. } => format!("retryable: {}", status.as_str()),
         StoreReply::Renewed { lease_until } => format!("granted until {}", clock.text(*lease_until)),
         StoreReply::Listed(page) => format!("{} effects", page.effects.len()),
-        StoreReply::Effect(effect) => format!("{}, attempt {}", effect.status.as_str(), effect.attempt),
+        StoreReply::Effect(found) => format!("{}, attempt {}", found.effect.status.as_str(), found.effect.attempt),
     }
 }
 

@@ -49,6 +49,7 @@ pub(super) fn record<F: Faults>(coverage: &mut Coverage, broker: Option<&Pipelin
     match &record.event {
         Event::Released { .. } => coverage.hit(Point::Released),
         Event::Expired { .. } => coverage.hit(Point::Expired),
+        Event::Relocated(_) => coverage.hit(Point::Relocated),
         Event::GroupSought { .. } => coverage.hit(Point::Sought),
         Event::RetentionExpired { .. } => coverage.hit(Point::RetentionExpired),
         Event::Produced { skipped, .. } => coverage.hit_if(!skipped.is_empty(), Point::Skipped),
@@ -113,11 +114,12 @@ pub(super) fn delivery(coverage: &mut Coverage, delivery: &Delivery) {
     coverage.hit_if(is_delayed, Point::Delayed);
     coverage.hit_if(meta.redrive.is_some_and(|redrive| redrive.count > 1), Point::RedrivenTwice);
     if let Some(dead) = &meta.dead_letter {
-        coverage.hit(match dead.reason {
-            DeadReason::MaxAttempts => Point::DeadByAttempts,
-            DeadReason::DeadlineExceeded => Point::DeadByDeadline,
-            DeadReason::NonRetryable => Point::DeadByWorker,
-        });
+        match dead.reason {
+            DeadReason::MaxAttempts => coverage.hit(Point::DeadByAttempts),
+            DeadReason::DeadlineExceeded => coverage.hit(Point::DeadByDeadline),
+            DeadReason::NonRetryable => coverage.hit(Point::DeadByWorker),
+            DeadReason::PayloadDamaged => {}
+        }
     }
 }
 
@@ -177,6 +179,7 @@ fn refused(coverage: &mut Coverage, refusal: &Refusal) {
         Refusal::NotOwner => Point::NotOwner,
         Refusal::StorageFull => Point::DiskFull,
         Refusal::Overloaded { reason: Overload::Log, .. } => Point::LogBusy,
+        Refusal::Overloaded { reason: Overload::Memory, .. } => Point::StateFull,
         Refusal::Overloaded { reason: Overload::Backlog, .. } => Point::Backpressure,
         Refusal::Overloaded { reason: Overload::DeadLetters, .. } => Point::DeadLettersFull,
         Refusal::Overloaded { reason: Overload::DedupeKeys, .. } => Point::IdentitiesFull,

@@ -43,6 +43,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.cover_crash(loss);
         self.synced_at = None;
         self.jobs = [None, None];
+        self.coverage.hit_if(!self.reads.is_empty(), Point::CrashInRead);
+        self.reads.crash();
         self.room = LogRoom::default();
         self.network.disconnect();
         self.disk.crash(loss);

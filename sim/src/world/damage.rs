@@ -1,7 +1,8 @@
 //! Damage to the medium of a stopped broker, and what a start makes of it.
 
 use driftq_core::faults::Faults;
-use driftq_core::log::{FileId, Recovered};
+use driftq_core::log::frame::FOOTER;
+use driftq_core::log::{FileId, Recovered, SegmentHeader, SegmentReader};
 use driftq_core::state::State;
 use driftq_core::types::FrameNumber;
 
@@ -13,6 +14,7 @@ use crate::invariants::Violation;
 use crate::invariants::durability::{
     damage_is_detected, read_error_is_refused, refusal_is_needed, sound_log_accepted, whole_snapshots_are_kept,
 };
+use crate::invariants::payloads::live_payloads;
 use crate::sim_storage::SimStorage;
 
 impl<F: Faults, S: SimStorage> World<F, S> {
@@ -23,6 +25,20 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         self.counters.events += 1;
         self.disk.damage(damage);
+    }
+
+    /// Inverts a bit of a live payload of a running broker.
+    pub(super) fn rot(&mut self, payload: u8, bit: u16) {
+        let Some(broker) = self.broker.as_ref().filter(|_| self.setup.rots) else { return };
+        let live: Vec<_> = live_payloads(broker.state()).into_keys().collect();
+        let Some(nth) = usize::from(payload).checked_rem(live.len()) else { return };
+        let frame = self.shadow.frame_of(live[nth].lsn).filter(|frame| frame.at.frame <= self.shadow.durable());
+        let Some((file, range)) = frame.map(|frame| (frame.file, frame.range.clone())) else { return };
+        let before = self.disk.model().files().take_while(|(found, _)| *found != file);
+        let start: usize = before.map(|(_, bytes)| bytes.len()).sum();
+        let bit = (start + range.start) * 8 + usize::from(bit) % (range.len() * 8);
+        self.counters.events += 1;
+        self.disk.damage(Damage::Flip { bit: bit as u32 });
     }
 
     /// What a start would find. Damage that it must refuse, or that nothing proves, is undone by an operator.
@@ -47,6 +63,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 self.coverage.hit(Point::DamageUndone);
             }
             Ok((after, found)) if found.last == undamaged.last && after.digest() == state.digest() => {
+                if hits_payloads(disk, &whole, &found) {
+                    self.coverage.hit(Point::DamagedPayloads);
+                    self.disk.heal();
+                    return Ok((state, undamaged));
+                }
                 let fell_back = found.snapshot.map(|at| at.frame) < undamaged.snapshot.map(|at| at.frame);
                 self.coverage.hit(if fell_back { Point::SnapshotFallback } else { Point::DamageOutlived });
                 return Ok((after, found));
@@ -83,4 +104,23 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         });
         undamaged.chain(names).max().unwrap_or_default()
     }
+}
+
+/// Whether the damage of a disk on which a broker starts is to a record in a segment to which its snapshot refers; the
+/// disk is `whole` without it. Rather than have the broker fail when it delivers a payload, an operator restores it. A
+/// damaged footer stays, unless it cannot be read: reads of payloads before it would fail.
+fn hits_payloads(disk: &Disk, whole: &Disk, found: &Recovered) -> bool {
+    found.referred.iter().any(|segment| {
+        let Some(bytes) = whole.bytes(segment.file()) else { return false };
+        let Ok(header) = SegmentHeader::decode(bytes) else { return false };
+        let mut reader = SegmentReader::new(&header, bytes);
+        while let Some(frame) = reader.next().filter(|frame| frame.head.number <= segment.last.frame) {
+            let range = reader.position() - frame.size()..reader.position();
+            let file = segment.file();
+            if frame.head.kind != FOOTER && disk.is_hit(file, &range) || disk.is_unreadable(file, &range) {
+                return true;
+            }
+        }
+        false
+    })
 }

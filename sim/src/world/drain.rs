@@ -29,6 +29,8 @@ use crate::sim_storage::SimStorage;
 const LAST_WORKER: Worker = Worker(u8::MAX);
 /// The messages that show that the log takes records: after a full disk, and before and after everything else is acked.
 const LAST_MESSAGES: [Message; 3] = [Message(u32::MAX - 2), Message(u32::MAX - 1), Message(u32::MAX)];
+/// After how long a failed read is repeated.
+const READ_AGAIN: Millis = Millis(1_000);
 /// How many times the clock advances to the next timeout.
 const ROUNDS: usize = 1_000;
 /// How long the broker is left alone at the end: longer than anything is remembered.
@@ -127,6 +129,10 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         if broker.broker().held_len() == 0 && broker.synced().lsn >= broker.broker().appended() {
             self.tracker.check_counters(broker)?;
         }
+        if broker.broker().wanted_payloads().next().is_some() {
+            // A read has failed and is repeated.
+            return timers_are_set(self.clock().mono.after(READ_AGAIN), broker.poll_timeout());
+        }
         match broker.poll_timeout() {
             Some(at) if at <= stall_end => Ok(()),
             _ => self.tracker.check_idle(broker),
@@ -136,9 +142,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     /// Lets time pass until nothing is due any more: whatever expires is gone then.
     fn check_maintenance(&mut self) -> Verdict {
         let end = self.now + FORGOTTEN_AFTER_MS;
+        // There is always another scrub.
+        let at_least = if self.setup.scrub_ms.is_some() { FORGOTTEN_AFTER_MS / ROUNDS as u64 + 1 } else { 1 };
         for _ in 0..ROUNDS {
             let Some(wait) = self.until_timeout().filter(|wait| self.now + wait <= end) else { break };
-            self.advance_time(wait.max(1));
+            self.advance_time(wait.max(at_least));
             self.run_until_idle()?;
         }
         maintenance_ends(&self.unmaintained(end))?;
@@ -192,7 +200,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let Some(broker) = &self.broker else { return Ok(()) };
         let written = self.shadow.frames().iter().rev().take_while(|frame| frame.at.frame > newest);
         let written: u64 = written.map(|frame| frame.range.len() as u64).sum();
-        snapshot_is_taken(written, self.setup.snapshot_every_bytes)?;
+        let snapshots = self.disk.model().files().filter(|(file, _)| *file == FileId::Snapshot(newest));
+        let snapshot_bytes: u64 = snapshots.map(|(_, bytes)| bytes.len() as u64).sum();
+        snapshot_is_taken(written, self.setup.snapshot_every_bytes.max(2 * snapshot_bytes))?;
         let on_disk = self.disk.model().files().filter(|(file, _)| matches!(file, FileId::Snapshot(_))).count();
         let unreferred = self.unreferred_segments(broker);
         covered_files_are_removed(&broker.snapshots(), on_disk, &unreferred)
@@ -209,7 +219,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let headers = segments.filter_map(|(_, bytes)| SegmentHeader::decode(bytes).ok());
         let mut first: Vec<_> = headers.map(|header| (header.first_frame(), header.file())).collect();
         first.sort_unstable();
-        let unreferred = first.windows(2).filter(|pair| !referred.contains(&pair[0].1));
+        let is_kept = |segment: FileId| referred.contains(&segment) || self.reads.was_kept(segment);
+        let unreferred = first.windows(2).filter(|pair| !is_kept(pair[0].1));
         unreferred.map(|pair| (pair[0].1, pair[1].0)).collect()
     }
 
@@ -244,8 +255,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         rests_small(&unreferred, (!has_live).then_some(segment_bytes.min(segment_bytes_min)))
     }
 
-    /// The log takes records, however full the disk was before.
+    /// The log takes records, however full the disk was before. A state with a bound may reach it without any message.
     fn check_accepts(&mut self, message: Message) -> Verdict {
+        if self.setup.state_bytes_max.is_some() {
+            return Ok(());
+        }
         let probe = NewMessage { message, topic: Topic::new(0), ..NewMessage::default() };
         let Some(command) = self.command_of(&Request::Produce(probe)) else { return Ok(()) };
         let refused = |world: &Self| world.broker.as_ref().map_or(0, |broker| broker.broker().counters().refused);

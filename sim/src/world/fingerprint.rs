@@ -79,6 +79,7 @@ impl<F: Faults> World<F> {
             disk,
             broker,
             jobs,
+            reads,
             now,
             skew,
             latest,
@@ -113,6 +114,8 @@ impl<F: Faults> World<F> {
             }
             out.part()?;
         }
+        reads.canonical(out)?;
+        out.part()?;
         network.canonical(out)?;
         out.part()?;
         shadow.canonical(out)?;

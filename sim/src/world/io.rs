@@ -41,9 +41,13 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     /// Performs all pending I/O.
     pub(super) fn flush_io(&mut self) -> Verdict {
         let mut ops = 0;
-        while self.perform_op(JobClass::Log, None)? || self.perform_op(JobClass::Background, None)? {
+        while self.perform_op(JobClass::Log, None)?
+            || self.perform_op(JobClass::Background, None)?
+            || self.end_next_read()?
+        {
             ops += 1;
             io_quiesces(ops)?;
+            self.collect()?;
         }
         self.collect()
     }
@@ -108,6 +112,12 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             };
             let reported = self.faults.job_result(result, sync_again);
             let is_synced_log = class == JobClass::Log && reported.is_ok();
+            if let Some(oracle) = self.oracle.as_mut().filter(|_| is_synced_log) {
+                oracle.synced(self.shadow.records(), |payload| broker.broker().cached_payload(payload).is_some());
+            }
+            if running.job.ops().iter().any(|op| matches!(op, IoOp::Rename { .. })) {
+                self.reads.snapshot_completed();
+            }
             broker.complete(now, running.job, reported);
             if is_synced_log {
                 self.shadow.report_synced(broker.broker().appended());
@@ -127,6 +137,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 }
                 oracle.durable(self.shadow.records());
             }
+            self.check_payloads_in_memory()?;
             self.collect()?;
         } else {
             self.jobs[class as usize] = Some(running);
@@ -160,6 +171,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                     self.room.written(frame, record, (&self.setup, self.disk.model()))?;
                     let Some(record) = record else { continue };
                     self.tracker.written(frame.at.lsn, record);
+                    self.reads.written(self.broker.as_ref(), frame.at.lsn, record)?;
                     coverage::record(&mut self.coverage, self.broker.as_ref(), record);
                     self.counters.count(&record.event);
                     self.tracker.recorded(&record.event);
@@ -172,7 +184,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 self.coverage.hit_if(has_unsynced && self.jobs[0].is_some(), Point::OverlappingBatches);
             }
             (IoOp::Sync { .. } | IoOp::SyncFolder, Ok(())) => self.shadow.advance_durable(self.disk.model()),
-            (IoOp::Remove { file: FileId::Segment(_) }, Ok(())) => self.coverage.hit(Point::SegmentsRemoved),
+            (IoOp::Rename { to: FileId::Snapshot(frame), .. }, Ok(())) => self.check_listed(*frame)?,
+            (IoOp::Remove { file: file @ FileId::Segment(_) }, Ok(())) => {
+                self.check_removed(*file)?;
+                self.coverage.hit(Point::SegmentsRemoved);
+            }
             (IoOp::Sync { .. } | IoOp::SyncFolder, Err(StorageFault::Io(_))) => {
                 self.coverage.hit(Point::SyncFailed);
             }

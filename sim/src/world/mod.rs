@@ -30,6 +30,7 @@ mod job;
 mod network;
 mod outputs;
 mod probe;
+mod reads;
 mod room;
 mod state;
 mod tap;

@@ -253,7 +253,7 @@ impl Network {
                 let (attempt, token) = (*attempt, *token);
                 push(&mut worker_state.grants, HeldGrant { identity, token, attempt, ran: false });
             }
-            StoreReply::Replay(_) => push(&mut worker_state.replayed, identity),
+            StoreReply::Replay { .. } => push(&mut worker_state.replayed, identity),
             _ => {}
         }
     }

@@ -13,7 +13,6 @@ use super::values::identity;
 use crate::actions::GrantRef;
 use crate::coverage::Point;
 use crate::invariants::Verdict;
-use crate::invariants::liveness::io_quiesces;
 use crate::invariants::oracle::matches_oracle;
 use crate::invariants::outputs::ReleaseContext;
 use crate::names::Worker;
@@ -56,7 +55,12 @@ impl<F: Faults, S: SimStorage> World<F, S> {
 
     /// Collects the outputs of the broker and checks them.
     pub(super) fn collect(&mut self) -> Verdict {
-        self.read_payloads()?;
+        self.begin_reads()?;
+        if let Some(broker) = &self.broker {
+            let is_reading = broker.broker().wanted_payloads().next().is_some();
+            let was_reading = std::mem::replace(&mut self.reads.was_reading, is_reading);
+            self.tracker.reading(is_reading || was_reading);
+        }
         while let Some(output) = self.broker.as_mut().and_then(Pipeline::poll_output) {
             if let Output::Reply { ticket, .. } = &output
                 && self.injected_tickets.remove(ticket)
@@ -68,22 +72,6 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             self.check_output(&output)?;
             self.mix_output(&output);
             self.deliver_to_clients(output);
-        }
-        Ok(())
-    }
-
-    /// Performs the reads for which outputs wait.
-    fn read_payloads(&mut self) -> Verdict {
-        let now = self.clock();
-        let mut reads = 0;
-        while let Some(broker) = &mut self.broker
-            && let Some(read) = broker.poll_read()
-        {
-            reads += 1;
-            io_quiesces(reads)?;
-            self.counters.events += 1;
-            let result = read.perform(&mut self.faults.storage(&mut self.disk));
-            broker.complete_read(now, &read, result);
         }
         Ok(())
     }
@@ -134,7 +122,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                     Ok(Reply::Redriven { rest, .. }) => self.network.redriven(ticket, rest),
                     Ok(Reply::Store(reply)) => {
                         self.counters.grants += u64::from(matches!(reply, StoreReply::Execute { .. }));
-                        self.counters.replays += u64::from(matches!(reply, StoreReply::Replay(_)));
+                        self.counters.replays += u64::from(matches!(reply, StoreReply::Replay { .. }));
                         self.network.store_replied(ticket, &reply);
                     }
                     _ => {}
@@ -151,6 +139,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 self.coverage.hit_if(stream.is_some_and(|stream| stream.left == Some(0)), Point::DeliveriesMax);
                 let is_dead_letter = stream.is_some_and(|stream| stream.topic.is_dlq);
                 self.coverage.hit_if(is_dead_letter, Point::DeadLetterDelivered);
+                let topic = stream.zip(self.broker.as_ref());
+                let topic = topic.and_then(|(stream, broker)| broker.state().topic_named(&stream.topic.name()));
+                let found = topic.and_then(|topic| topic.partition(delivery.partition)?.find(delivery.offset));
+                let is_relocated = found.is_some_and(|(_, message)| self.reads.is_relocated(message.payload.id.lsn));
+                self.coverage.hit_if(is_relocated, Point::RelocatedDelivered);
             }
             Output::Closed { consumer, cause } => {
                 self.counters.closed += 1;

@@ -2,7 +2,7 @@
 //! it needs, or nothing proves that the data was synced.
 
 use driftq_core::faults::Faults;
-use driftq_core::pipeline::inspect_with;
+use driftq_core::pipeline::inspect_start_with;
 
 use super::state::World;
 use crate::actions::{Damage, Loss};
@@ -24,11 +24,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             disk.heal();
         }
         let (state, undamaged) =
-            sound_log_accepted(inspect_with(&mut self.faults.storage(&mut disk.clone()), None, &self.faults))?;
+            sound_log_accepted(inspect_start_with(&mut self.faults.storage(&mut disk.clone()), None, &self.faults))?;
         let Some((file, hit)) = disk.damage(damage) else { return Ok(()) };
         let is_unreadable = matches!(damage, Damage::Unreadable { .. });
         let details = (damage, file, &hit);
-        let (after, found) = match inspect_with(&mut self.faults.storage(&mut disk.clone()), None, &self.faults) {
+        let (after, found) = match inspect_start_with(&mut self.faults.storage(&mut disk.clone()), None, &self.faults) {
             Err(error) => {
                 refusal_is_needed(self.may_refuse(&disk, undamaged.last.frame), (&error, details))?;
                 self.coverage.hit(if is_unreadable { Point::ReadRefused } else { Point::DamageDetected });

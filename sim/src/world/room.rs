@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use driftq_core::LogRefusal;
 use driftq_core::log::{FileId, HEADER_BYTES};
 use driftq_core::pipeline::RefusedAppend;
 use driftq_core::record::Record;
@@ -93,7 +94,9 @@ impl LogRoom {
     pub(super) fn refused(&mut self, call: (Lsn, Lsn), refused: &[RefusedAppend]) {
         let left = WAITING_MAX.saturating_sub(self.refused.len());
         let (is_full, change_count) = (self.is_full, self.change_count);
-        let refused = refused.iter().take(left).map(|append| Refused { call, append: *append, is_full, change_count });
+        // What memory the state takes has nothing to do with the room in the log.
+        let refused = refused.iter().filter(|append| append.refusal != LogRefusal::Memory);
+        let refused = refused.take(left).map(|append| Refused { call, append: *append, is_full, change_count });
         self.refused.extend(refused);
     }
 

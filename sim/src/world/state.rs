@@ -9,6 +9,7 @@ use driftq_core::{Pipeline, PipelineConfig};
 use super::counters::Counters;
 use super::job::{LOG_ID, RunningJob};
 use super::network::Network;
+use super::reads::Reads;
 use super::room::LogRoom;
 use super::tap::TapEvent;
 use super::values::START_TIME;
@@ -54,6 +55,7 @@ pub struct World<F: Faults, S = Disk> {
     pub(super) disk: S,
     pub(super) broker: Option<Pipeline<F>>,
     pub(super) jobs: [Option<RunningJob>; 2],
+    pub(super) reads: Reads,
     /// The monotonic clock, and how far the wall clock is ahead of it.
     pub(super) now: u64,
     pub(super) skew: i64,
@@ -113,6 +115,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             disk,
             broker: None,
             jobs: [None, None],
+            reads: Reads::default(),
             now: START_TIME.0,
             skew: 0,
             latest: Timestamp(0),

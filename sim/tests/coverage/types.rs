@@ -39,6 +39,7 @@ pub(crate) struct Types(BTreeMap<String, Definition>);
 /// Ids, names, times and packed bytes.
 const OPAQUE: &[&str] = &[
     "Body",
+    "MessageChunk",
     "Boot",
     "ConsumerId",
     "GroupId",
@@ -47,6 +48,7 @@ const OPAQUE: &[&str] = &[
     "LeaseToken",
     "Lsn",
     "OwnerName",
+    "ResultHash",
     "Ticket",
     "Timestamp",
     "TopicId",

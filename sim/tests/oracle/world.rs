@@ -146,6 +146,9 @@ impl<F: Faults> World<F> {
             rest_after: None,
             slice_bytes: 512,
             memory_bytes: if rng.random_bool(0.5) { 0 } else { u64::MAX },
+            clean_spare_segments: 8,
+            scrub_interval: None,
+            state_bytes_max: u64::MAX,
         };
         let mut storage = MemoryStorage::new();
         let log = LogId([7; 16]);

@@ -1,8 +1,8 @@
 //! Sequences of all kinds of actions, in any order.
 
 use driftq_sim::actions::{
-    Action, DeliveryRef, EffectBegin, EffectOutcome, EffectRef, GrantRef, JobClass, Loss, NewMessage, Request, Scope,
-    SeekTarget, Subscription, Tampering,
+    Action, DeliveryRef, EffectBegin, EffectOutcome, EffectRef, GrantRef, JobClass, Loss, NewMessage, ReadFault,
+    Request, Scope, SeekTarget, Subscription, Tampering,
 };
 use driftq_sim::names::{Call, Group, Message, Topic, Worker};
 use driftq_sim::reconfiguration::Reconfiguration;
@@ -26,6 +26,7 @@ fn driver_io() -> impl Strategy<Value = Chunk> {
         6 => Just(vec![Action::FlushIo]),
         1 => Just(vec![Action::Wake, Action::FlushIo]),
         2 => Just(vec![]),
+        3 => vec(read_step(), 1..6),
         3 => vec((class(), weighted(0.04, fault())).prop_map(|(class, fault)| Action::Io { class, fault }), 1..8),
     ]
 }
@@ -416,4 +417,18 @@ fn at_end_of_time(mut action: Action) -> Action {
         _ => {}
     }
     action
+}
+
+/// A step of a read of payloads; without one under way it does nothing.
+fn read_step() -> impl Strategy<Value = Action> {
+    let fault = prop_oneof![
+        Just(ReadFault::Fail),
+        (0..400_u16).prop_map(|bytes| ReadFault::Short { bytes }),
+        any::<u16>().prop_map(|bit| ReadFault::Flip { bit }),
+    ];
+    prop_oneof![
+        3 => (0..4_u8, weighted(0.3, fault), any::<bool>())
+            .prop_map(|(nth, fault, late)| Action::PerformRead { nth, fault, late }),
+        1 => (0..4_u8).prop_map(|nth| Action::CompleteRead { nth }),
+    ]
 }

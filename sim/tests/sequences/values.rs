@@ -186,6 +186,12 @@ pub fn setup() -> impl Strategy<Value = Setup> {
             snapshot_every_bytes: sizes.2,
             slice_bytes: sizes.3,
             memory_bytes: Some(sizes.1),
+            // Performed by the flushes of the sequences.
+            read_steps: adaptive_credit,
+            clean_spare_segments: 0,
+            scrub_ms: None,
+            rots: false,
+            state_bytes_max: None,
             adaptive_credit,
             retention: kept.0.map(|(ms, bytes)| DefaultRetention { ms, bytes }),
             retained_bytes_max: kept.1,

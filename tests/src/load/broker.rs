@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tempfile::TempDir;
 
 use crate::daemon::{Daemon, Launcher, driftqd, free_addr};
 use crate::http::Client;
 use crate::load::cli::BrokerOptions;
 use crate::load::client::{Connection, get, post};
-use crate::load::disk::{self, SyncProbe};
+use crate::load::disk::{self, SyncProbe, Written};
 use crate::load::error::Result;
+use crate::load::metrics::LogCounters;
 use crate::procfs::{self, Memory};
 
 /// A request made outside of a measurement may take this long.
@@ -36,6 +38,18 @@ struct OwnBroker {
     daemon: Daemon,
     launcher: Launcher,
     folder: TempDir,
+    memory_limit: Option<u64>,
+}
+
+impl OwnBroker {
+    /// Has the kernel refuse the process more private memory than its limit. Pages of files do not count.
+    fn limit_memory(&self) -> Result<()> {
+        let Some(bytes) = self.memory_limit else { return Ok(()) };
+        let pid = Pid::from_raw(i32::try_from(self.daemon.pid())?).ok_or("the daemon has no process id")?;
+        let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+        prlimit(Some(pid), Resource::Data, limit).map_err(|error| format!("the memory limit was refused: {error}"))?;
+        Ok(())
+    }
 }
 
 impl Broker {
@@ -63,7 +77,9 @@ impl Broker {
         let starting = launcher.clone();
         let daemon = tokio::task::spawn_blocking(move || starting.start()).await??;
         let (addr, pid) = (daemon.addr(), Some(daemon.pid()));
-        Ok(Self { addr, pid, own: Some(OwnBroker { daemon, launcher, folder }) })
+        let own = OwnBroker { daemon, launcher, folder, memory_limit: options.memory_limit };
+        own.limit_memory()?;
+        Ok(Self { addr, pid, own: Some(own) })
     }
 
     /// Where it listens.
@@ -92,7 +108,31 @@ impl Broker {
         let begun = Instant::now();
         own.daemon = own.launcher.launch()?;
         self.pid = Some(own.daemon.pid());
+        own.limit_memory()?;
         Ok(begun)
+    }
+
+    /// Disk that the data folder of a broker that was started here takes.
+    pub(crate) fn disk_used(&self) -> Result<u64> {
+        let own = self.own.as_ref().ok_or("only the folder of a broker that was started here can be measured")?;
+        disk::used_bytes(own.launcher.data_dir())
+    }
+
+    /// What the disk was given until now.
+    pub(crate) fn written(&self) -> Written {
+        let folder = self.own.as_ref().map(|own| own.folder.path());
+        let (process, device) = (self.pid.and_then(procfs::written_bytes), folder.and_then(disk::device_written));
+        Written { process, device }
+    }
+
+    /// Its counters of the log.
+    pub(crate) async fn log_counters(&self) -> Result<LogCounters> {
+        let mut connection = Connection::connect(self.addr).await?;
+        let status = tokio::time::timeout(TIMEOUT, connection.exchange(&get(self.addr, "/metrics"))).await??;
+        if status != 200 {
+            return Err(format!("the metrics cannot be read: {status}").into());
+        }
+        LogCounters::parse(&String::from_utf8_lossy(connection.body()))
     }
 
     /// Its CPU time so far, if its process is known.
@@ -117,6 +157,12 @@ impl Broker {
         SyncProbe::new(own.folder.path()).map(Some)
     }
 
+    /// What a broker that was started here has logged, as the end of an error message.
+    pub(crate) fn logged(&self) -> String {
+        let log = self.own.as_ref().map(|own| own.daemon.log()).unwrap_or_default();
+        if log.trim().is_empty() { String::new() } else { format!(". The broker logged:\n{}", log.trim()) }
+    }
+
     /// Fails if the broker was started here and has exited, with what it logged.
     pub(crate) fn check_alive(&mut self) -> Result<()> {
         match self.own.as_mut().and_then(|own| own.daemon.exited()) {
@@ -134,8 +180,18 @@ impl Broker {
 
     /// Creates a topic with an unused name and returns the name.
     pub(crate) async fn create_topic(&self, partitions: u32) -> Result<String> {
+        self.create_topic_with(partitions, "").await
+    }
+
+    /// Creates a topic that keeps no acked message, with an unused name, and returns the name.
+    pub(crate) async fn create_topic_without_retention(&self, partitions: u32) -> Result<String> {
+        self.create_topic_with(partitions, r#","retention_ms":0"#).await
+    }
+
+    async fn create_topic_with(&self, partitions: u32, more: &str) -> Result<String> {
         let topic = unused_name();
-        let request = post(self.addr, "/v1/topics", &format!(r#"{{"name":"{topic}","partitions":{partitions}}}"#));
+        let body = format!(r#"{{"name":"{topic}","partitions":{partitions}{more}}}"#);
+        let request = post(self.addr, "/v1/topics", &body);
         let mut connection = Connection::connect(self.addr).await?;
         let status = tokio::time::timeout(TIMEOUT, connection.exchange(&request)).await??;
         if status / 100 != 2 {

@@ -22,7 +22,7 @@ pub(crate) enum Command {
     EndToEnd(EndToEndOptions),
     /// Fills a backlog, then measures how fast streams and acks drain it
     Consume(ConsumeOptions),
-    /// A large backlog: memory, produce latency compared with an empty broker, kill -9 and restart
+    /// A large backlog: memory, disk, produce latency, kill -9 and restart, drains; or a steady one under load
     Backlog(BacklogOptions),
     /// Bulk operations on a large topic: produce latency of others while each runs
     Bulk(BulkOptions),
@@ -79,6 +79,9 @@ pub(crate) struct BrokerOptions {
     /// A further argument for driftqd; may be repeated
     #[arg(long = "daemon-arg", value_name = "ARG", allow_hyphen_values = true)]
     pub(crate) daemon_args: Vec<String>,
+    /// Private memory the process may have, enforced by the kernel.
+    #[arg(skip)]
+    pub(crate) memory_limit: Option<u64>,
 }
 
 /// `load produce`.
@@ -192,6 +195,31 @@ pub(crate) struct BacklogOptions {
     /// How long to measure the produce latency, per broker
     #[arg(long, default_value_t = 4.0, value_parser = seconds)]
     pub(crate) seconds: f64,
+    /// Payload bytes the broker keeps in memory, e.g. 16M [default: the broker's, or a fifth of --memory-limit]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) memory_bytes: Option<u64>,
+    /// After the restart, drain the backlog with NDJSON acks: every payload is read from disk, every byte is checked
+    #[arg(long)]
+    pub(crate) cold: bool,
+    /// Drain a backlog of a second broker that has every payload in memory; with --cold the rates are compared
+    #[arg(long)]
+    pub(crate) warm: bool,
+    /// Messages of that backlog, if there are fewer of them than of the other
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) warm_messages: u64,
+    /// Consuming streams of a drain
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=5_000))]
+    pub(crate) consumers: u32,
+    /// The most private memory of the broker, e.g. 512M: the kernel refuses it more, before and after the kill
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) memory_limit: Option<u64>,
+    /// Instead of all this: keep the backlog as large as it is for so long, produce and ack at --rate, so that segments
+    /// have to be cleaned
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["cold", "warm", "memory_limit"])]
+    pub(crate) steady: Option<f64>,
+    /// Messages per second of --steady, produced and acked
+    #[arg(long, default_value_t = 20_000.0, value_parser = rate)]
+    pub(crate) rate: f64,
     #[command(flatten)]
     pub(crate) broker: BrokerOptions,
 }
@@ -347,6 +375,18 @@ fn rate(text: &str) -> Result<f64, String> {
     between(text, 0.1, 1e9)
 }
 
+/// Bytes, with K, M or G for powers of 1024.
+fn bytes(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.char_indices().last() {
+        Some((at, 'K')) => (&text[..at], 10),
+        Some((at, 'M')) => (&text[..at], 20),
+        Some((at, 'G')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let number: u64 = digits.parse().map_err(|_| "not a number, which may end with K, M or G".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+}
+
 fn between(text: &str, least: f64, most: f64) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if (least..=most).contains(&number) { Ok(number) } else { Err(format!("not between {least} and {most}")) }
@@ -361,6 +401,15 @@ mod tests {
     #[test]
     fn command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bytes_may_have_a_unit() {
+        assert_eq!(bytes("16M"), Ok(16 << 20));
+        assert_eq!(bytes("5"), Ok(5));
+        for text in ["", "M", "1.5G", "-1", "16777216T", "99999999999G"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
     }
 
     #[test]

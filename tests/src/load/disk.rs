@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,51 @@ impl SyncProbe {
     }
 }
 
+/// Bytes of disk that the files of a folder take, as `du` counts them. Files that vanish meanwhile count nothing.
+pub(crate) fn used_bytes(folder: &Path) -> Result<u64> {
+    let mut used = 0;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let Ok(about) = entry.metadata() else { continue };
+        used += if about.is_dir() { used_bytes(&entry.path())? } else { about.blocks() * 512 };
+    }
+    Ok(used)
+}
+
+/// Bytes that the kernel counted as written, as far as its counters can be read.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Written {
+    /// By the broker's process. A page cache of large folios is counted by the folio, so this is an upper bound.
+    pub(crate) process: Option<u64>,
+    /// To the device of its folder, by all processes.
+    pub(crate) device: Option<u64>,
+}
+
+impl Written {
+    /// What was written since an earlier time.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let since = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
+        Self { process: since(self.process, earlier.process), device: since(self.device, earlier.device) }
+    }
+}
+
+/// Bytes written to the device of a folder since the system began, by all processes.
+pub(crate) fn device_written(folder: &Path) -> Option<u64> {
+    let device = fs::metadata(folder).ok()?.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    device_written_in(&fs::read_to_string("/proc/diskstats").ok()?, major, minor)
+}
+
+/// The tenth column, in sectors of 512 bytes.
+fn device_written_in(stats: &str, major: u32, minor: u32) -> Option<u64> {
+    stats.lines().find_map(|line| {
+        let columns: Vec<&str> = line.split_ascii_whitespace().collect();
+        let is_device = columns.first()?.parse() == Ok(major) && columns.get(1)?.parse() == Ok(minor);
+        let sectors: u64 = columns.get(9)?.parse().ok()?;
+        is_device.then_some(sectors * 512)
+    })
+}
+
 /// The kernel's name for the type of a folder's file system.
 pub(crate) fn file_system(folder: &Path) -> Option<String> {
     let folder = folder.canonicalize().ok()?;
@@ -84,6 +130,13 @@ pub(crate) fn print_file_system(folder: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn written_bytes_are_those_of_the_device() {
+        let stats = " 254 0 vda 9 9 9 9 5 6 20 7 8\n 254 16 vdb 9 9 9 9 5 6 30 7 8\n";
+        assert_eq!(device_written_in(stats, 254, 16), Some(30 * 512));
+        assert_eq!(device_written_in(stats, 8, 0), None);
+    }
 
     #[test]
     fn sync_probe_wraps_at_end_of_file() {

@@ -17,8 +17,10 @@ use crate::load::report::{Failures, Stats};
 const RECONNECT_PAUSE: Duration = Duration::from_millis(10);
 /// A run without any response for this long is aborted.
 const RESPONSE_WITHIN: Duration = Duration::from_secs(30);
+/// A producer of which a message was refused pauses for this long.
+const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 /// The range of message numbers of each caller.
-const NUMBERS_PER_CALLER: u64 = 1 << 20;
+pub(crate) const NUMBERS_PER_CALLER: u64 = 1 << 24;
 
 /// What a caller does in each iteration.
 pub(crate) trait Work: Sized + Send + 'static {
@@ -64,7 +66,9 @@ impl Work for Produces {
     type Shape = Shape;
 
     fn new(addr: SocketAddr, shape: &Shape, sequence: u64) -> Self {
-        Self { request: ProduceRequest::new(addr, &shape.message, shape.batch), stamp: shape.stamp, sequence }
+        let first = if let Stamp::Checked { first } = shape.stamp { first } else { 0 };
+        let request = ProduceRequest::new(addr, &shape.message, shape.batch);
+        Self { request, stamp: shape.stamp, sequence: first + sequence }
     }
 
     fn messages(&self) -> u64 {
@@ -75,6 +79,7 @@ impl Work for Produces {
         let messages = self.request.messages();
         let bytes = match self.stamp {
             Stamp::Number => self.request.numbered(self.sequence),
+            Stamp::Checked { .. } => self.request.checked(self.sequence),
             Stamp::NanosSince(epoch) => {
                 let nanos = u64::try_from(begun.duration_since(epoch).as_nanos()).unwrap_or(u64::MAX);
                 self.request.stamped(self.sequence, nanos)
@@ -83,16 +88,29 @@ impl Work for Produces {
         self.sequence += messages;
         let status = connection.exchange(bytes).await?;
         let now = Instant::now();
-        let stats = &mut *shared.stats();
-        stats.record(now - begun);
-        if status != 200 {
-            stats.failures.status(status, connection.body());
-        } else if messages == 1 {
-            stats.messages += 1;
-        } else {
-            stats.messages += count_lines(connection.body(), messages, &mut stats.failures);
+        let stored = shared.stats().count_produce(now - begun, status, connection.body(), messages);
+        if stored < messages {
+            tokio::time::sleep(REFUSED_PAUSE).await;
+            return Ok(Instant::now());
         }
         Ok(now)
+    }
+}
+
+impl Stats {
+    /// Counts the answer to a produce, and returns how many of its messages were stored.
+    fn count_produce(&mut self, took: Duration, status: u16, body: &[u8], messages: u64) -> u64 {
+        self.record(took);
+        let stored = match (status, messages) {
+            (200, 1) => 1,
+            (200, _) => count_lines(body, messages, &mut self.failures),
+            _ => {
+                self.failures.status(status, body);
+                0
+            }
+        };
+        self.messages += stored;
+        stored
     }
 }
 
@@ -110,6 +128,8 @@ pub(crate) enum Until {
 pub(crate) enum Stamp {
     /// The message's number.
     Number,
+    /// The same, and all other bytes follow from it. The numbers of the first caller begin here.
+    Checked { first: u64 },
     /// The nanoseconds from this instant until its request was written.
     NanosSince(Instant),
 }

@@ -16,6 +16,7 @@ mod client;
 mod disk;
 mod drive;
 mod error;
+mod metrics;
 mod modes;
 mod report;
 

@@ -39,6 +39,17 @@ impl Failures {
         }
     }
 
+    /// Takes the responses of one status out, and returns how many there were.
+    pub(crate) fn take_status(&mut self, status: u16) -> u64 {
+        let (prefix, mut taken) = (status.to_string(), 0);
+        self.counts.retain(|name, count| {
+            let is_other = !name.starts_with(&prefix);
+            taken += if is_other { 0 } else { *count };
+            is_other
+        });
+        taken
+    }
+
     /// Adds the failures of another part of the run.
     pub(crate) fn merge(&mut self, other: &Failures) {
         for (name, count) in &other.counts {
@@ -274,6 +285,8 @@ mod tests {
         failures.status(429, br#"{"error":"RESOURCE_EXHAUSTED","message":"full"}"#);
         failures.status(500, b"");
         assert_eq!(failures.to_string(), "2 × 429 RESOURCE_EXHAUSTED, 1 × 500");
+        assert_eq!(failures.take_status(429), 2);
+        assert_eq!(failures.to_string(), "1 × 500");
     }
 
     #[test]

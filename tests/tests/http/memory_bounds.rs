@@ -232,3 +232,54 @@ fn idle_http2_connection_ends_as_one_of_http1_does() {
     drop((stream, client));
     wait_until("all are closed but this one", || metric(&server, "connections") == 1);
 }
+
+#[test]
+fn state_at_its_bound_gets_429_memory_and_drains() {
+    let server = Server::configured("", &["--no-wal", "--state-bytes-max=60000"]);
+    server.create("t", 1);
+    assert_eq!(metric(&server, "state_bytes_max"), 60_000);
+    let mut stream = server.consume("topic=t&group=g&owner=w&prefetch=10000&lease_ms=600000");
+    let body = r#"{"topic":"t","value":"v"}"#;
+    let refused = (0..10_000).map(|_| server.post("/v1/produce", body)).find(|reply| reply.status != 200);
+    let refused = refused.expect("the state has a bound");
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    assert!(refused.body.contains(r#""reason":"memory""#), "{}", refused.body);
+    assert!(refused.body.contains("RESOURCE_EXHAUSTED"), "{}", refused.body);
+    assert!(metric(&server, "state_bytes") > 30_000);
+    // Leased messages take the most. Once they are acked there is room again.
+    let stored = server.get("/v1/peek?topic=t&partition=0&offset=0&limit=1000").body.matches("\"offset\"").count();
+    for _ in 0..stored {
+        let item = stream.item().expect("a message");
+        let ack = format!(r#"{{"topic":"t","group":"g","owner":"w","partition":0,"offset":{}}}"#, item["offset"]);
+        assert_eq!(server.post("/v1/ack", ack).status, 204, "acks go on");
+    }
+    wait_until("produces are accepted again", || server.post("/v1/produce", body).status == 200);
+}
+
+#[test]
+fn deliveries_that_streams_do_not_take_are_bounded_over_all() {
+    let server = Server::configured("[http]\nunsent_bytes_max = 8388608\n", &["--no-wal"]);
+    fill(&server, 40);
+    let before = server.memory_kib();
+    let streams: Vec<_> = (0..8)
+        .map(|number| {
+            let mut stream = server.connect_slow_reader();
+            let query = format!("topic=t&group=g{number}&owner=w&prefetch=40&lease_ms=60000");
+            assert_eq!(stream.consume(&query).status, 200);
+            let held = metric(&server, "stream_bytes");
+            assert!(held <= 2 * MIB as u64 + 4_096, "{held} bytes are queued");
+            stream
+        })
+        .collect();
+    wait_until("some are withdrawn", || metric(&server, "deliveries_refused") > 0);
+    let grown = server.memory_kib().saturating_sub(before);
+    assert!(grown < 40 << 10, "{grown} KiB more for 160 MiB of deliveries");
+    // Nothing is lost: a client that reads gets everything.
+    let mut reader = server.consume("topic=t&group=g0&owner=reader&prefetch=40&lease_ms=60000");
+    assert!(reader.item().is_some());
+    drop((reader, streams));
+    let mut reader = server.consume("topic=t&group=other&owner=w&prefetch=40&lease_ms=60000");
+    let mut offsets: Vec<_> = (0..40).map(|_| reader.item().expect("a message")["offset"].as_u64()).collect();
+    offsets.sort_unstable();
+    assert_eq!(offsets, (0..40).map(Some).collect::<Vec<_>>());
+}

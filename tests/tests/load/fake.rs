@@ -42,6 +42,8 @@ pub(crate) enum Fault {
     EveryTenthFinish,
     /// Every tenth complete succeeds, but its first message is lost.
     EveryTenthOutput,
+    /// Every delivered value has another last byte than the produced one.
+    DamagedValues,
 }
 
 #[derive(Debug, Default)]
@@ -165,7 +167,9 @@ pub(crate) fn serve_as_process(args: &[String]) {
     let (addr, folder) = (value_of("--addr"), Path::new(value_of("--data-dir")));
     fs::create_dir_all(folder).expect("a data folder");
     let path = folder.join("journal");
-    let mut state = State::default();
+    let damaged = args.iter().any(|arg| arg == "--damaged-values");
+    let fault = if damaged { Fault::DamagedValues } else { Fault::None };
+    let mut state = State { fault, ..State::default() };
     for line in fs::read_to_string(&path).unwrap_or_default().lines() {
         state.produce(&serde_json::from_str(line).expect("a line of the journal"));
     }
@@ -210,6 +214,7 @@ async fn respond(request: Request<Incoming>, state: Shared) -> Result<FakeRespon
     };
     Ok(match (&head.method, head.uri.path()) {
         (&Method::GET, "/v1/readyz") => complete_response(200, "{}".to_owned()),
+        (&Method::GET, "/metrics") => complete_response(200, lock(&state).metrics()),
         (&Method::POST, "/v1/topics") => {
             let topic: Value = serde_json::from_slice(&body).unwrap_or_default();
             let partitions = topic["partitions"].as_u64().unwrap_or(1) as u32;
@@ -340,6 +345,21 @@ impl State {
         (200, json!({"name": name, "partitions": partitions.collect::<Vec<_>>()}))
     }
 
+    /// The metrics of a log in which every message takes 100 bytes and a tenth of them is written again.
+    fn metrics(&self) -> String {
+        let bytes = self.produces * 100;
+        let counters = [
+            ("log_bytes_total", bytes),
+            ("log_relocated_bytes_total", bytes / 10),
+            ("snapshot_bytes_total", bytes / 20),
+            ("payload_read_bytes_total", 0),
+            ("log_size_bytes", bytes),
+            ("log_live_bytes", bytes),
+            ("state_bytes", 1),
+        ];
+        counters.iter().map(|(name, value)| format!("driftq_{name} {value}\n")).collect()
+    }
+
     /// Leases as many messages to a stream as its prefetch allows. Returns them as lines.
     fn lease(&mut self, name: &str, group: &str, owner: &str, prefetch: usize) -> String {
         let topic = self.topics.entry(name.to_owned()).or_default();
@@ -349,6 +369,8 @@ impl State {
         for _ in held..prefetch {
             let Some((partition, key, value)) = topic.messages.get(group.next) else { break };
             let offset = group.next;
+            let damaged = self.fault == Fault::DamagedValues;
+            let value = if damaged { format!("{}~", &value[..value.len() - 1]) } else { value.clone() };
             lines.push_str(&format!(
                 "{{\"partition\":{partition},\"offset\":{offset},\"attempts\":1,\"key\":\"{key}\",\"value\":\"{value}\",\
                  \"last_error\":\"\",\"lease_token\":\"t{offset}\",\"failures\":0}}\n"

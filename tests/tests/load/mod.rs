@@ -1,6 +1,7 @@
 //! The `load` program against a fake broker: what it sends, counts and prints, and that it cleans up. `load jobs` runs
 //! against the real one.
 
+mod backlog;
 mod fake;
 mod jobs;
 
@@ -283,20 +284,6 @@ fn failed_requests_are_listed_and_exit_code_is_1() {
         assert_eq!(run.code, Some(1), "{}{}", run.stdout, run.stderr);
         assert!(run.stdout.contains(&format!("× {name}")), "{}", run.stdout);
     }
-}
-
-#[test]
-fn backlog_kills_and_restarts_daemon() {
-    let folder = TempDir::new().expect("a folder");
-    let disk = TempDir::new().expect("a folder");
-    let program = fake_program(folder.path());
-    let args = ["backlog", "--messages", "2000", "--seconds", "0.2", "--driftqd", path_str(&program)];
-    let run = load(&[&args[..], &["--dir", path_str(disk.path())]].concat());
-    run.expect_success();
-    for expected in ["RSS", "× that of the empty broker", "after kill -9: ready", "first delivery"] {
-        assert!(run.stdout.contains(expected), "{expected} is missing in\n{}", run.stdout);
-    }
-    assert_empty(disk.path());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::super::State;
 use crate::command::ListEffects;
-use crate::reply::EffectPage;
+use crate::reply::{EffectPage, FoundEffect};
 use crate::types::{Effect, Identity, Scope, Timestamp, WorkLimits};
 
 impl State {
@@ -15,9 +15,9 @@ impl State {
                 seen += 1;
                 let identity = namespace.identity(key);
                 if is_selected(request, &identity, effect, now) && self.is_valid(&identity.scope, effect, now) {
-                    bytes += effect.result.as_ref().map_or(0, |result| result.len());
-                    bytes += effect.details.as_ref().map_or(0, |details| details.last_error.len());
-                    page.effects.push((identity.clone(), effect.clone()));
+                    bytes += effect.result.as_ref().map_or(0, |result| result.len as usize);
+                    bytes += effect.last_error().len();
+                    page.effects.push((identity.clone(), FoundEffect::new(effect.clone())));
                 }
                 let is_full = page.effects.len() == limit || bytes > work.bytes_per_page;
                 if seen == work.effects_seen_per_page || is_full {

@@ -1,6 +1,7 @@
 //! Applies records to effects.
 
 mod list;
+mod results;
 pub(super) mod store;
 pub(super) mod table;
 
@@ -11,8 +12,8 @@ use super::{Contradiction, Group, State, Topic};
 use crate::record::{EffectBegun, EffectConclusion, EffectDeadLettered};
 use crate::types::effect::COMMITTED_TOPICS_MAX;
 use crate::types::{
-    Body, Effect, EffectNamespace, EffectStatus, GroupName, Identity, IdentityKey, MessageRef, Millis, Outcome,
-    PartitionId, Pin, Position, Scope, Text, Timestamp, TopicId, TopicName,
+    Body, Effect, EffectNamespace, EffectStatus, GroupName, Identity, IdentityKey, Lsn, MessageRef, Millis, Outcome,
+    PartitionId, Pin, Position, Scope, StoredResult, Text, Timestamp, TopicId, TopicName,
 };
 
 /// When an expired but pinned effect is checked again.
@@ -153,6 +154,7 @@ impl State {
         outcome: &Outcome,
         at: Timestamp,
     ) -> Result<(), Contradiction> {
+        let payload = self.payload(0);
         let pins = Pins { names: &self.names, topics: &self.topics };
         let finished = self.store.change(identity, |effect| {
             if at >= effect.expires_at && !pins.is_pinned_in(&identity.scope, effect) {
@@ -161,7 +163,7 @@ impl State {
             if !effect.can_finish(outcome.status) || outcome.status == EffectStatus::InProgress {
                 return Err(Contradiction("finish of an effect that has ended"));
             }
-            effect.finish(outcome, at);
+            effect.finish(outcome, payload, at);
             Ok(())
         });
         finished.unwrap_or(Err(NO_EFFECT))
@@ -292,12 +294,12 @@ impl State {
         conclusion: &EffectConclusion,
         at: Timestamp,
     ) -> Result<(), Contradiction> {
-        let identity =
-            self.identity_at(message_ref).ok_or(Contradiction("conclusion of a message without an idempotency key"))?;
+        let (identity, payload) = (self.concluded(message_ref, conclusion)?, self.payload(0));
         let topics = self.topics_of(message_ref)?;
         let topics = (&topics.0, &topics.1);
         let acked = Effect::acked(topics, conclusion.window, at);
-        let effect = Effect { finished: true, result: conclusion.result.clone(), ..acked };
+        let result = conclusion.result.as_ref().map(|result| Box::new(StoredResult::new(payload, &result.json)));
+        let effect = Effect { finished: true, result, ..acked };
         if self.insert_unless_valid(&identity, effect, at) {
             return Ok(());
         }
@@ -309,8 +311,8 @@ impl State {
                     effect.window = conclusion.window;
                 }
                 let status = EffectStatus::Succeeded;
-                let result = conclusion.result.clone();
-                effect.finish(&Outcome { status, response_code: 0, result, last_error: "".into() }, at);
+                let outcome = Outcome { status, response_code: 0, result: conclusion.json(), last_error: "".into() };
+                effect.finish(&outcome, payload, at);
             }
         });
         Ok(())
@@ -342,21 +344,32 @@ impl State {
         last_error: &Text,
         at: Timestamp,
     ) -> Result<(), Contradiction> {
-        let identity =
-            self.identity_at(message_ref).ok_or(Contradiction("conclusion of a message without an idempotency key"))?;
-        let (status, result) = (EffectStatus::FailedFinal, conclusion.result.clone());
+        let (identity, payload) = (self.concluded(message_ref, conclusion)?, self.payload(0));
+        let (status, result) = (EffectStatus::FailedFinal, conclusion.json());
         let outcome = Outcome { status, response_code: 0, result, last_error: last_error.clone() };
-        if self.insert_unless_valid(&identity, Effect::failed(&outcome, conclusion.window, at), at) {
+        if self.insert_unless_valid(&identity, Effect::failed(&outcome, payload, conclusion.window, at), at) {
             return Ok(());
         }
         match self.store.get(&identity).map(|effect| effect.status) {
             Some(EffectStatus::Succeeded) => return Err(Contradiction("failure of an effect that has succeeded")),
             Some(EffectStatus::FailedFinal) | None => {}
             Some(EffectStatus::InProgress | EffectStatus::FailedRetryable) => {
-                self.store.change(&identity, |effect| effect.finish(&outcome, at));
+                self.store.change(&identity, |effect| effect.finish(&outcome, payload, at));
             }
         }
         Ok(())
+    }
+
+    /// The identity of the effect that a step ends.
+    fn concluded(&self, message_ref: &MessageRef, conclusion: &EffectConclusion) -> Result<Identity, Contradiction> {
+        let identity =
+            self.identity_at(message_ref).ok_or(Contradiction("conclusion of a message without an idempotency key"))?;
+        match &conclusion.result {
+            Some(result) if result.key != *identity.packed() => {
+                Err(Contradiction("result of another message's effect"))
+            }
+            _ => Ok(identity),
+        }
     }
 
     /// The identity of the effect of a message in its group; `None` if the message has no idempotency key.
@@ -404,6 +417,13 @@ impl State {
             return Err(Contradiction("committed effect outside a consume scope"));
         }
         check_committed_topics(&identity.scope, effect)?;
+        if effect.status == EffectStatus::InProgress && effect.result.is_some() {
+            return Err(Contradiction("result of an effect that has not ended"));
+        }
+        let payload = effect.result.as_ref().and_then(|result| result.payload);
+        if payload.is_some_and(|payload| payload.lsn > self.last_lsn || payload.lsn == Lsn(0)) {
+            return Err(Contradiction("result of a record that is not there yet"));
+        }
         if let Some(pin) = &effect.pin
             && !self.has_position(&identity.scope, (pin.partition, pin.position))
         {

@@ -1,14 +1,14 @@
 //! A chunk: consecutive messages of a partition, open for writing or packed.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use super::packed::{CHUNK, Packed};
 use super::{ARC_BYTES, Sums, fields_bytes};
 use crate::collections::shared::unshared;
 use crate::state::message::Message;
-use crate::types::{Offset, Position, Timestamp};
+use crate::types::{Lsn, Offset, Position, Timestamp};
 
 /// An open chunk with at most this capacity is kept when it is emptied.
 const CAPACITY_KEPT: usize = 8;
@@ -82,6 +82,13 @@ impl Chunk {
         }
     }
 
+    pub(super) fn position(&self, index: usize) -> Position {
+        match self {
+            Self::Open(open) => open.entries[index].0,
+            Self::Packed(packed) => packed.position(index),
+        }
+    }
+
     pub(super) fn offset(&self, index: usize) -> Offset {
         match self {
             Self::Open(open) => open.entries[index].1.offset,
@@ -120,6 +127,18 @@ impl Chunk {
         })
     }
 
+    /// Whether the payload of a message may stand in one of the records `lsns`.
+    pub(super) fn may_refer_to(&self, lsns: &RangeInclusive<Lsn>) -> bool {
+        match self {
+            Self::Open(_) => true,
+            Self::Packed(packed) => {
+                let overlaps =
+                    |bounds: RangeInclusive<Lsn>| bounds.start() <= lsns.end() && lsns.start() <= bounds.end();
+                packed.lsn_bounds().is_none_or(overlaps)
+            }
+        }
+    }
+
     /// The sums over the messages with these indexes, which can exceed the end.
     pub(super) fn sums(&self, indexes: Range<usize>) -> Sums {
         let sum = |sums: Sums, message: &Message| sums.plus(Sums::of(message));
@@ -128,6 +147,7 @@ impl Chunk {
                 let entries = open.entries.iter().take(indexes.end).skip(indexes.start);
                 entries.fold(Sums::default(), |sums, (_, message)| sum(sums, message))
             }
+            Self::Packed(packed) if indexes.start == 0 && indexes.end >= packed.rows() => packed.live_sums(),
             Self::Packed(_) => self.entries(indexes).fold(Sums::default(), |sums, (_, message)| sum(sums, &message)),
         }
     }

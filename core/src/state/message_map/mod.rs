@@ -8,21 +8,26 @@
 
 use std::collections::{VecDeque, vec_deque};
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 mod chunk;
+mod columns;
+mod lsns;
 mod packed;
+mod sealed;
 #[cfg(test)]
 mod tests;
 mod write;
 
 use chunk::Chunk;
 use packed::CHUNK;
+pub use sealed::{AckRun, MessageChunk};
+pub(crate) use sealed::{ChunkParts, Piece, SomeOffsets, Stretch};
 
 use super::message::Message;
 use super::partition::Load;
-use crate::types::{DecisionFields, Offset, Position, Timestamp};
+use crate::types::{DecisionFields, Lsn, Offset, Position, Timestamp};
 
 /// The reference counts of an [`Arc`].
 const ARC_BYTES: u64 = 2 * size_of::<usize>() as u64;
@@ -236,6 +241,13 @@ impl MessageMap {
         let open = [opened, Some(last)].into_iter().flatten().filter_map(|slot| self.slots.get(slot));
         let open_bytes = open.filter(|slot| slot.chunk.is_open()).map(|slot| slot.chunk.heap_bytes());
         (self.slots.capacity() * size_of::<Slot>()) as u64 + self.packed_bytes + open_bytes.sum::<u64>()
+    }
+
+    /// The messages whose payloads stand in the records `lsns`.
+    pub(crate) fn within(&self, lsns: &RangeInclusive<Lsn>) -> impl Iterator<Item = (Position, Message)> {
+        let chunks = self.slots.iter().map(|slot| &slot.chunk).filter(|chunk| chunk.may_refer_to(lsns));
+        let entries = chunks.flat_map(|chunk| chunk.entries(0..CHUNK));
+        entries.filter(|(_, message)| lsns.contains(&message.payload.id.lsn))
     }
 
     /// The only slot whose chunk can contain `position`; `None` if it is below the first slot.

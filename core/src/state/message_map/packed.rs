@@ -19,7 +19,7 @@
 //!
 //! Decision fields and flags, which few messages have, are held beside the rows.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use super::{ARC_BYTES, fields_bytes, partition_point};
@@ -29,34 +29,35 @@ use crate::types::{DecisionFields, Lsn, MessageFlags, Offset, PayloadId, Payload
 /// The most messages of a chunk, packed or not.
 pub(super) const CHUNK: usize = 128;
 
-const COLUMNS: usize = 8;
-const POSITION: usize = 0;
-const OFFSET: usize = 1;
-const TIME: usize = 2;
+pub(super) const COLUMNS: usize = 8;
+pub(super) const POSITION: usize = 0;
+pub(super) const OFFSET: usize = 1;
+pub(super) const TIME: usize = 2;
+pub(super) const LSN: usize = 3;
 
 /// The leading columns that have a step and a base of eight bytes.
-const STEPPED: usize = 4;
+pub(super) const STEPPED: usize = 4;
 
-const WIDTHS: usize = 2;
-const LINES: usize = WIDTHS + COLUMNS;
+pub(super) const WIDTHS: usize = 2;
+pub(super) const LINES: usize = WIDTHS + COLUMNS;
 const BASES: usize = LINES + STEPPED * 16;
-const ROWS: usize = BASES + (COLUMNS - STEPPED) * 4;
-const PADDING: usize = 8;
+pub(super) const ROWS: usize = BASES + (COLUMNS - STEPPED) * 4;
+pub(super) const PADDING: usize = 8;
 
 /// Up to [`CHUNK`] messages. A removed message keeps its row; a clone shares the rows.
 #[derive(Clone)]
 pub(super) struct Packed {
-    live: Live,
-    bytes: Arc<[u8]>,
+    pub(super) live: Live,
+    pub(super) bytes: Arc<[u8]>,
     /// Ascending by row.
-    special: Option<Arc<[Special]>>,
+    pub(super) special: Option<Arc<[Special]>>,
 }
 
 /// What a row has no column for.
-struct Special {
-    row: u8,
-    flags: MessageFlags,
-    fields: Option<Arc<DecisionFields>>,
+pub(super) struct Special {
+    pub(super) row: u8,
+    pub(super) flags: MessageFlags,
+    pub(super) fields: Option<Arc<DecisionFields>>,
 }
 
 impl Packed {
@@ -107,6 +108,22 @@ impl Packed {
 
     pub(super) fn produced_at(&self, row: usize) -> Timestamp {
         Timestamp(self.value(TIME, row))
+    }
+
+    pub(super) fn lsn(&self, row: usize) -> Lsn {
+        Lsn(self.value(LSN, row))
+    }
+
+    /// A range that contains the LSNs of all rows, and little else; `None` if there is none.
+    pub(super) fn lsn_bounds(&self) -> Option<RangeInclusive<Lsn>> {
+        let head = self.head();
+        let greatest = match head[WIDTHS + LSN] {
+            0 => 0,
+            width => u64::MAX >> (u64::BITS - 8 * u32::from(width)),
+        };
+        let rise = u64_at(head, LINES + LSN * 16 + 8).checked_mul(self.rows() as u64)?;
+        let first = line(head, LSN, 0);
+        Some(Lsn(first)..=Lsn(first.checked_add(rise)?.checked_add(greatest)?))
     }
 
     /// The message of a row, removed or not, and its position.
@@ -177,7 +194,7 @@ impl Packed {
         line(head, column, row).wrapping_add(self.difference(self.start_of(row) + before, width))
     }
 
-    fn head(&self) -> &[u8; ROWS] {
+    pub(super) fn head(&self) -> &[u8; ROWS] {
         self.bytes.first_chunk().expect("the rows follow the head")
     }
 
@@ -186,7 +203,7 @@ impl Packed {
     }
 
     /// The difference of `width` bytes at `at`.
-    fn difference(&self, at: usize, width: usize) -> u64 {
+    pub(super) fn difference(&self, at: usize, width: usize) -> u64 {
         match width {
             0 => 0,
             _ => u64_at(&self.bytes, at) & u64::MAX.wrapping_shr(64 - 8 * width as u32),
@@ -207,13 +224,13 @@ fn line(head: &[u8; ROWS], column: usize, row: usize) -> u64 {
 }
 
 /// The base of a column without a step.
-fn base(head: &[u8; ROWS], column: usize) -> u32 {
+pub(super) fn base(head: &[u8; ROWS], column: usize) -> u32 {
     let at = BASES + (column - STEPPED) * 4;
     u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
 }
 
 #[inline]
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(*bytes[at..].first_chunk().expect("eight bytes of zeros follow the last row"))
 }
 
@@ -294,15 +311,15 @@ pub(super) struct Live {
 }
 
 impl Live {
-    fn all(count: usize) -> Self {
+    pub(super) fn all(count: usize) -> Self {
         Self::of(below(count))
     }
 
-    fn of(bits: u128) -> Self {
+    pub(super) fn of(bits: u128) -> Self {
         Self { halves: [bits as u64, (bits >> 64) as u64] }
     }
 
-    fn bits(self) -> u128 {
+    pub(super) fn bits(self) -> u128 {
         u128::from(self.halves[0]) | (u128::from(self.halves[1]) << 64)
     }
 
@@ -310,7 +327,7 @@ impl Live {
         (self.halves[0].count_ones() + self.halves[1].count_ones()) as usize
     }
 
-    fn contains(self, row: usize) -> bool {
+    pub(super) fn contains(self, row: usize) -> bool {
         (self.halves[row / 64] >> (row % 64)) & 1 == 1
     }
 
@@ -318,6 +335,11 @@ impl Live {
     pub(super) fn next(self, row: usize) -> Option<usize> {
         let bits = self.bits() & !below(row);
         (bits != 0).then(|| bits.trailing_zeros() as usize)
+    }
+
+    /// The first row after `row` that is removed, or one past the last bit.
+    pub(super) fn first_removed(self, row: usize) -> usize {
+        (!self.bits() & !below(row)).trailing_zeros() as usize
     }
 
     /// The last row before `row`.

@@ -8,6 +8,7 @@ use crate::types::{DecisionFields, IdentityKey, Lsn, MessageFlags, PayloadId, Pa
 mod measure;
 mod model;
 mod packing;
+mod sealed;
 mod structure;
 
 impl MessageMap {

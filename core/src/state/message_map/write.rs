@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 
 use super::chunk::{Chunk, Open};
-use super::packed::CHUNK;
+use super::packed::{CHUNK, Packed};
 use super::{MessageMap, Slot, Sums};
 use crate::collections::shared::unshared;
 use crate::state::message::Message;
@@ -36,7 +36,13 @@ impl MessageMap {
             Some(Slot { chunk: Chunk::Packed(packed), .. })
                 if packed.live().last_below(CHUNK).is_some_and(|last| packed.position(last) < position) =>
             {
-                self.append_slot(position, message);
+                if packed.live().len() <= MERGED_MAX {
+                    // After a restart the last chunk is packed, however short it is.
+                    let last = self.slots.len() - 1;
+                    self.open(last).push(position, message);
+                } else {
+                    self.append_slot(position, message);
+                }
             }
             Some(_) => return self.insert_in_the_middle(position, message),
             None => {
@@ -119,6 +125,25 @@ impl MessageMap {
         let mut open = emptied.unwrap_or_default();
         unshared(&mut open).push(position, message);
         self.slots.push_back(Slot { first: position, before, chunk: Chunk::Open(open) });
+    }
+
+    /// Adds a packed chunk of `len` messages past the last message.
+    pub(super) fn append_packed(&mut self, first: Position, packed: Packed, len: usize) {
+        self.pack_opened();
+        let mut before = Sums::default();
+        if let Some(last) = self.slots.back_mut() {
+            before = last.before.plus(last.chunk.sums(0..CHUNK));
+            let is_empty = last.chunk.len() == 0;
+            let last = self.slots.len() - 1;
+            match is_empty {
+                true => drop(self.remove_slot(last)),
+                false => self.pack(last),
+            }
+        }
+        let slot = Slot { first, before, chunk: Chunk::Packed(packed) };
+        self.packed_bytes += slot.packed_bytes();
+        self.slots.push_back(slot);
+        self.len += len;
     }
 
     /// Stores a message that is not past the last one.

@@ -137,6 +137,11 @@ pub fn success(result: &str) -> Outcome {
     outcome(EffectStatus::Succeeded, Some(result), "")
 }
 
+/// The reply to a begin of an effect that has ended.
+pub fn replay(outcome: Outcome) -> StoreReply {
+    StoreReply::Replay { outcome, result_lost: false }
+}
+
 pub fn final_failure(error: &str) -> Outcome {
     outcome(EffectStatus::FailedFinal, None, error)
 }

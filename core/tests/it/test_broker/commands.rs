@@ -10,7 +10,9 @@ use driftq_core::command::{
     Begin, Claim, Complete, DeliveryClaim, Produce, SeekTo, StoreCommand, Subscribe, TokenClaim,
 };
 use driftq_core::faults::Faults;
-use driftq_core::reply::{Delivery, PartitionInfo, Peeked, Produced, ProgressInfo, StepOutput, StoreReply, TopicInfo};
+use driftq_core::reply::{
+    Delivery, FoundEffect, PartitionInfo, Peeked, Produced, ProgressInfo, StepOutput, StoreReply, TopicInfo,
+};
 use driftq_core::types::{Effect, EffectStatus, GroupStart, Identity, Outcome, Retention, *};
 use driftq_core::{Command, Refusal, Reply};
 
@@ -281,6 +283,11 @@ impl<F: Faults> TestBroker<F> {
 
     /// The stored effect; `None` if the store does not know it.
     pub fn effect(&mut self, identity: &Identity) -> Option<Effect> {
+        self.found_effect(identity).map(|found| found.effect)
+    }
+
+    /// As [`TestBroker::effect`], with its result.
+    pub fn found_effect(&mut self, identity: &Identity) -> Option<FoundEffect> {
         match self.send_store(StoreCommand::Lookup(Lookup { identity: identity.clone() })) {
             Ok(StoreReply::Effect(effect)) => Some(*effect),
             Err(Refusal::UnknownEffect) => None,

@@ -57,6 +57,7 @@ pub fn limits() -> Limits {
 pub fn small_config() -> PipelineConfig {
     PipelineConfig {
         memory_bytes: 1 << 20,
+        state_bytes_max: u64::MAX,
         limits: limits(),
         segment_bytes: 64 << 10,
         segment_bytes_min: u64::MAX,
@@ -65,6 +66,8 @@ pub fn small_config() -> PipelineConfig {
         snapshot_every_segments: usize::MAX,
         rest_after: None,
         slice_bytes: 1 << 10,
+        clean_spare_segments: 8,
+        scrub_interval: None,
     }
 }
 

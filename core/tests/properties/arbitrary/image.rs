@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use driftq_core::record::{Image, RunImage};
+use driftq_core::state::MessageChunk;
 use driftq_core::types::{
-    DecisionFields, DeliveryState, LastError, Lsn, OffsetRef, PayloadId, PayloadRef, Phase, Position, Winner,
+    DecisionFields, DeliveryState, LastError, Lsn, Offset, OffsetRef, PayloadId, PayloadRef, Phase, Position,
+    Timestamp, Winner,
 };
+use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 
@@ -39,6 +42,7 @@ fn decision_fields() -> BoxedStrategy<DecisionFields> {
         .prop_map(|metadata| DecisionFields {
             dead_letter: metadata.dead_letter.as_ref().map(|dead_letter| dead_letter.origin.clone()),
             redrive: metadata.redrive,
+            lost: metadata.lost.clone(),
             ..DecisionFields::of(&metadata)
         })
         .boxed()
@@ -60,6 +64,38 @@ fn delivery_state() -> BoxedStrategy<DeliveryState> {
             owner,
             phase,
             last_error,
+        })
+        .boxed()
+}
+
+/// Messages in order, packed; `None` if their numbers wrap around.
+fn chunk() -> BoxedStrategy<Option<MessageChunk>> {
+    let acks = (0..3_u32, any::<bool>(), of(group()));
+    let step = prop_oneof![6 => Just((1_u64, 1_u64, 0_u64)), 1 => (1..9_u64, 1..9_u64, 0..9_u64)];
+    let message = (step, acks, payload(), proptest::option::weighted(0.1, decision_fields()));
+    ((topic(), partition(), position(), offset(), time()), vec(message, 1..40))
+        .prop_map(|((topic, partition, mut position, mut offset, mut produced_at), messages)| {
+            let mut images = Vec::new();
+            for ((places, offsets, ms), (acked_in, retained, visible_to), mut payload, fields) in messages {
+                position = Position(position.0.wrapping_add(places));
+                offset = Offset(offset.0.wrapping_add(offsets));
+                produced_at = Timestamp(produced_at.0.wrapping_add(ms));
+                payload.id.lsn = Lsn(payload.id.lsn.0.max(1));
+                let fields = fields.filter(|fields| !fields.is_empty()).map(Arc::new);
+                images.push(Image::Message {
+                    topic,
+                    partition,
+                    position,
+                    offset,
+                    produced_at,
+                    acked_in,
+                    retained,
+                    visible_to,
+                    payload,
+                    fields,
+                });
+            }
+            MessageChunk::of_images(&images)
         })
         .boxed()
 }
@@ -123,6 +159,8 @@ pub(super) fn image() -> BoxedStrategy<Image> {
         of_partition,
         (topic(), partition(), run()).prop_map(|(topic, partition, run)| Image::TrimmedRun { topic, partition, run }),
         message,
+        (topic(), partition(), chunk().prop_filter_map("numbers wrap around", |chunk| chunk))
+            .prop_map(|(topic, partition, chunk)| Image::Chunk { topic, partition, chunk }),
         (group_of(), group_name(), any::<bool>(), number(), origin(), any::<bool>()).prop_map(
             |((topic, group), name, paused, skipped, origin, has_acked)| Image::Group {
                 topic,

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use driftq_core::Body;
 use driftq_core::record::{
     Completed, CumulativeAck, DeadLetterSlot, DedupeWindow, EffectBegun, EffectConclusion, EffectDeadLettered, Event,
-    Produced, Record, Stored,
+    MessageAt, PayloadLost, Produced, Record, Referrer, Relocated, StepResult, Stored,
 };
 use driftq_core::reply::StepOutput;
 use driftq_core::types::{
-    Completion, Details, Effect, EffectNamespace, EffectStatus, GroupStart, Identity, Lifetime, MessageRef, Outcome,
-    Pin, Retention, Scope, *,
+    Completion, Details, Effect, EffectNamespace, EffectStatus, GroupStart, Identity, Lifetime, Lsn, MessageRef,
+    Outcome, PayloadId, Pin, Retention, Scope, *,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option::{of, weighted};
@@ -148,8 +148,13 @@ fn envelope() -> BoxedStrategy<Envelope> {
 }
 
 fn dead_reason() -> BoxedStrategy<DeadReason> {
-    prop_oneof![Just(DeadReason::MaxAttempts), Just(DeadReason::DeadlineExceeded), Just(DeadReason::NonRetryable)]
-        .boxed()
+    prop_oneof![
+        Just(DeadReason::MaxAttempts),
+        Just(DeadReason::DeadlineExceeded),
+        Just(DeadReason::NonRetryable),
+        Just(DeadReason::PayloadDamaged),
+    ]
+    .boxed()
 }
 
 fn dead_letter() -> BoxedStrategy<DeadLetter> {
@@ -186,14 +191,15 @@ pub fn metadata() -> BoxedStrategy<Metadata> {
     let redrive = (number32(), offset(), offset()).prop_map(|(count, dead_letter_offset, original_offset)| {
         RedriveOrigin { count, dead_letter_offset, original_offset }
     });
-    (envelope(), of(routing), of(text()), weighted(0.3, dead_letter()), of(redrive), of(produce_scope()))
-        .prop_map(|(envelope, routing, trace, dead_letter, redrive, requested)| Metadata {
+    (envelope(), of(routing), of(text()), weighted(0.3, dead_letter()), of(redrive), of(produce_scope()), of(text()))
+        .prop_map(|(envelope, routing, trace, dead_letter, redrive, requested, lost)| Metadata {
             envelope,
             routing,
             trace,
             dead_letter: dead_letter.map(Box::new),
             redrive,
             requested,
+            lost,
         })
         .boxed()
 }
@@ -308,6 +314,13 @@ fn outcome() -> BoxedStrategy<Outcome> {
         .boxed()
 }
 
+fn stored_result() -> BoxedStrategy<Box<StoredResult>> {
+    let payload = (number(), number32()).prop_map(|(lsn, part)| PayloadId { lsn: Lsn(lsn), part });
+    (of(payload), number32(), any::<[u8; 16]>())
+        .prop_map(|(payload, len, hash)| Box::new(StoredResult { payload, len, hash: ResultHash(hash) }))
+        .boxed()
+}
+
 fn effect() -> BoxedStrategy<Effect> {
     let details = (of(text()), any::<i64>(), text(), of(time()), vec(topic_name(), 0..3)).prop_map(
         |(request_hash, response_code, last_error, until, committed_topics)| {
@@ -318,7 +331,7 @@ fn effect() -> BoxedStrategy<Effect> {
         .prop_map(|(partition, position, look_at)| Box::new(Pin { partition, position, look_at }));
     let times = (time(), number(), time(), time());
     let marks = (status(), any::<bool>(), any::<bool>(), number32());
-    (marks, of(token()), times, of(owner_name()), of(shared_text()), of(details), of(pin))
+    (marks, of(token()), times, of(owner_name()), of(stored_result()), of(details), of(pin))
         .prop_map(|(marks, token, times, owner, result, details, pin)| {
             let ((status, committed, finished, attempt), (lease_until, window, updated_at, expires_at)) =
                 (marks, times);
@@ -385,8 +398,9 @@ fn completed() -> BoxedStrategy<Completed> {
         (topic_name(), partition(), offset(), of(stored)).prop_map(|(requested_topic, partition, offset, stored)| {
             Produced { requested_topic, partition, offset, stored }
         });
-    let ended =
-        (of(shared_text()), number()).prop_map(|(result, window)| EffectConclusion { result, window: Millis(window) });
+    let result = (text(), text(), shared_text())
+        .prop_map(|(tenant, key, json)| StepResult { key: IdentityKey::new(&tenant, &key), json });
+    let ended = (of(result), number()).prop_map(|(result, window)| EffectConclusion { result, window: Millis(window) });
     (message_ref(), token(), (time(), any::<bool>()), of(ended), vec(output, 0..4), of(dead_letter_slot()))
         .prop_map(|(message_ref, token, (until, is_contested), effect, outputs, dead_letter)| Completed {
             message_ref,
@@ -505,8 +519,24 @@ fn of_topics() -> BoxedStrategy<Event> {
             through
         }),
         (produce_scope(), number()).prop_map(|(scope, count)| Event::DedupeExpired { scope, count }),
+        (payload_id(), referrers(), body())
+            .prop_map(|(from, referrers, body)| { Event::Relocated(Box::new(Relocated { from, referrers, body })) }),
+        (payload_id(), referrers(), text()).prop_map(|(payload, referrers, damage)| {
+            Event::PayloadLost(Box::new(PayloadLost { payload, referrers, damage }))
+        }),
     ]
     .boxed()
+}
+
+fn payload_id() -> BoxedStrategy<PayloadId> {
+    (number(), any::<u32>()).prop_map(|(lsn, part)| PayloadId { lsn: Lsn(lsn), part }).boxed()
+}
+
+fn referrers() -> BoxedStrategy<Vec<Referrer>> {
+    let at = (topic(), partition(), position());
+    let referrer =
+        at.prop_map(|(topic, partition, position)| Referrer::Message(MessageAt { topic, partition, position }));
+    vec(referrer, 1..4).boxed()
 }
 
 /// Any record.

@@ -1,11 +1,11 @@
 //! What the model answers, printed. Fields at their default are left out; tokens, consumers and times print by name.
 
 use driftq_core::reply::{
-    Blocked, Delivery, EffectPage, GroupInfo, Peeked, Produced, ProgressInfo, RouterUse, StepOutput, StoreReply,
-    TopicInfo,
+    Blocked, Delivery, EffectPage, FoundEffect, GroupInfo, Peeked, Produced, ProgressInfo, RouterUse, StepOutput,
+    StoreReply, TopicInfo,
 };
 use driftq_core::types::{
-    Body, DeadLetter, Effect, EffectStatus, Metadata, Millis, Outcome, Priority, Retention, RetryPolicy, Timestamp,
+    Body, DeadLetter, EffectStatus, Metadata, Millis, Outcome, Priority, Retention, RetryPolicy, Timestamp,
 };
 use driftq_core::{Refusal, Reply};
 
@@ -109,7 +109,7 @@ impl Printer<'_> {
 
     /// A message with everything that travels with it.
     fn peeked(&self, message: &Peeked) -> Vec<String> {
-        let Metadata { envelope, routing, trace, dead_letter, redrive, requested } = message.body.metadata();
+        let Metadata { envelope, routing, trace, dead_letter, redrive, requested, lost } = message.body.metadata();
         let time = |time: Timestamp| self.time(time);
         let mut line = body(Line::new("message").field("offset", message.offset), &message.body)
             .field("produced_at", self.time(message.produced_at))
@@ -137,7 +137,7 @@ impl Printer<'_> {
         if let Some(requested) = requested {
             line = line.field("requested", requested.topic).field("destination", requested.destination);
         }
-        line = line.optional("trace", trace);
+        line = line.optional("trace", trace).optional("lost", lost);
         if let Some(redrive) = redrive {
             line = line
                 .field("redrives", redrive.count)
@@ -178,7 +178,9 @@ impl Printer<'_> {
                     .field("lease_until", self.time(lease_until));
                 line.field_if(!idempotent, "idempotent", "no").0
             }
-            StoreReply::Replay(outcome) => print_outcome(Line::new("replay"), &outcome).0,
+            StoreReply::Replay { outcome, result_lost } => {
+                print_outcome(Line::new("replay"), &outcome).field_if(result_lost, "result_lost", "yes").0
+            }
             StoreReply::Retryable { attempt, status, last_error } => {
                 let line = Line::new("retryable").field("attempt", attempt).field("status", status.as_str());
                 line.text("last_error", &last_error).0
@@ -204,10 +206,12 @@ impl Printer<'_> {
         lines.into_iter().chain([end.to_owned()]).collect()
     }
 
-    fn effect(&mut self, effect: &Effect) -> String {
+    fn effect(&mut self, found: &FoundEffect) -> String {
+        let effect = &found.effect;
         let in_progress = effect.status == EffectStatus::InProgress;
         let token = effect.token.map(|token| self.names.name_token(token));
-        print_outcome(Line::new("effect"), &effect.outcome())
+        print_outcome(Line::new("effect"), &found.outcome())
+            .field_if(found.result_lost, "result_lost", "yes")
             .field("attempt", effect.attempt)
             .optional("token", token)
             .optional("owner", effect.owner.as_ref())

@@ -30,6 +30,8 @@ pub(super) struct IndexView<'a> {
     pub(super) now: Timestamp,
     pub(super) wall: Timestamp,
     pub(super) durable: Lsn,
+    /// Some output waits for bytes, or the log has failed meanwhile.
+    pub(super) is_reading: bool,
     /// No timer is due, nothing is to be dispatched, and the log refused nothing.
     pub(super) is_settled: bool,
 }
@@ -102,6 +104,7 @@ fn check_contents<F: Faults>(pipeline: &Pipeline<F>, mono: Timestamp, index: &In
         now: broker.now(),
         wall: broker.wall(),
         durable: broker.durable(),
+        is_reading: broker.wanted_payloads().next().is_some() || broker.failure().is_some(),
         is_settled: !broker.is_stalled() && broker.next_change().is_none_or(|at| at > mono),
     };
     timers::timers_match_state(&view)?;

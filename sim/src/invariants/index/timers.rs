@@ -66,8 +66,13 @@ fn leases_and_retries(view: &IndexView<'_>, at: &GroupPartition<'_>, timers: &mu
                     return wrong("its lease does not run, though its record is durable");
                 }
             }
+            (Phase::Leased { .. }, Some(LeaseEnd::Unread(lsn))) => {
+                if lsn > view.durable || !view.is_reading {
+                    return wrong("its lease waits for bytes, though nothing is read or its record is not durable");
+                }
+            }
             (Phase::Leased { .. }, other) => return wrong(&format!("it is leased, not {other:?}")),
-            (Phase::Queued { .. }, Some(LeaseEnd::At(_) | LeaseEnd::Unreleased(_) | LeaseEnd::Extending(_))) => {
+            (Phase::Queued { .. }, Some(end)) if end != LeaseEnd::Expired => {
                 return wrong("it is queued and has a lease");
             }
             (Phase::Queued { not_before }, _) => {

@@ -111,6 +111,7 @@ pub(in crate::invariants) fn stream() -> StreamModel {
         lease: Millis(100),
         prefetch: 1,
         delivered: 1,
+        last_token: None,
         may_be_cut: false,
         served_meanwhile: None,
         is_closed: false,

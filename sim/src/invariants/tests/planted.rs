@@ -47,6 +47,7 @@ const FIRST: &[(Invariant, Fault)] = &[
     (REDRIVEN_VISIBLE_TO_ORIGIN, Fault::RedriveSeenByAll),
     (REDRIVE_MOVES_WHAT_WAS_THERE, Fault::RedriveFollowsTail),
     (PURGE_REMOVES_WHAT_WAS_THERE, Fault::PurgeLeavesNewest),
+    (RELOCATED_IS_MOVED, Fault::RelocationKeepsLsn),
     (NOT_BEFORE_DUE, Fault::BackoffIgnored),
     (NOT_AFTER_DEADLINE, Fault::DeadlineIgnored),
     (LEASE_WITHIN_LIMITS, Fault::LeaseUnbounded),
@@ -86,10 +87,16 @@ const FIRST: &[(Invariant, Fault)] = &[
     (TIMERS_MATCH_STATE, Fault::OriginChangeKeepsWatch),
     (STREAMS_MATCH_LEASES, Fault::EndedStreamKept),
     (STREAMS_TAKE_TURNS, Fault::RoundRobinSkipsLast),
+    (LIVE_SEGMENT_STAYS, Fault::LiveSegmentRemoved),
+    (LIVE_BYTES_MATCH, Fault::DeadLetterNotReferring),
+    (MEMORY_IS_BOUNDED, Fault::MemoryUnbounded),
+    (UNSYNCED_STAYS_IN_MEMORY, Fault::UnsyncedPayloadEvicted),
+    (READ_FAILURE_IS_PASSING, Fault::ReadNotRepeated),
 ];
 
 /// Invariants that detect a bug by themselves, but later than others.
 const ALONE: &[(Invariant, Fault)] = &[
+    (LISTED_SEGMENT_STAYS, Fault::LiveSegmentRemoved),
     (ACCEPTED_IS_STORED, Fault::BodyTruncated),
     (TRIMMED_STAYS_TRIMMED, Fault::OffsetReusedAfterCrash),
     (ACKED_IS_TRIMMED, Fault::DeletedGroupCounted),
@@ -121,6 +128,7 @@ const ALONE: &[(Invariant, Fault)] = &[
 /// it can fail.
 const IN_DEPTH: &[(Invariant, &str)] = &[
     (TIMERS_ARE_SET, "only the oracle knows what is due"),
+    (GONE_IS_UNREFERRED, "the segment of a payload that is referred to is missed when it is removed"),
     (SWEEPS_ARE_SET, "no planted bug forgets a sweep"),
     (DRAINS, "a message that is not delivered has no timer, or is not offered to its group"),
     (READY_IS_OFFERED, "a message that is not ready has no timer"),

@@ -29,6 +29,7 @@ impl Tracker {
         self.skips = 0;
         self.reclaimed = 0;
         self.streams.clear();
+        (self.earlier_token, self.is_reading) = (self.last_token, false);
         self.observed_at = None;
         self.retention.clear();
         self.topics.retain(|_, model| model.first_seen <= last);

@@ -1,9 +1,11 @@
 //! Deliveries: checked against what workers saw before.
 
+use driftq_core::command::TokenClaim;
 use driftq_core::reply::Delivery;
 use driftq_core::types::*;
 
-use super::model::{DeliveryContext, GroupModel, SeenDelivery};
+use super::model::{DeliveryContext, GroupModel, PendingCommand, SeenDelivery};
+use super::names::claim;
 use super::state::Tracker;
 use crate::coverage::Point;
 use crate::invariants::attempts::{attempts_increment, last_error_reported};
@@ -20,13 +22,21 @@ use crate::invariants::workers::attempt_was_seen;
 impl Tracker {
     /// A delivery was released at `now`.
     pub(super) fn delivered(&mut self, consumer: ConsumerId, delivery: &Delivery, now: Timestamp) -> Verdict {
-        tokens_increase(self.last_token, delivery.token)?;
-        self.last_token = Some(delivery.token);
-        self.released.insert(delivery.token);
+        let is_late = self.is_reading && Some(delivery.token) < self.last_token;
+        let of_stream = self.streams.get(&consumer).and_then(|stream| stream.last_token);
+        let last = if is_late { of_stream.max(self.earlier_token) } else { self.last_token };
+        let is_repeated = !self.released.insert(delivery.token);
+        tokens_increase(if is_repeated { Some(delivery.token) } else { last }, delivery.token)?;
+        self.last_token = self.last_token.max(Some(delivery.token));
 
-        stream_is_open(consumer, self.streams.get(&consumer))?;
+        let stream = self.streams.get(&consumer);
+        if !self.is_reading || stream.is_none() {
+            // The reply that says that it is closed may have left before a delivery that waited for bytes.
+            stream_is_open(consumer, stream)?;
+        }
         let Some(stream) = self.streams.get_mut(&consumer) else { return Ok(()) };
         stream.delivered += 1;
+        stream.last_token = Some(delivery.token);
         let topic = self.topics.get(&stream.topic);
         let known = topic.and_then(|topic| topic.messages.get(&delivery.offset));
         delivered_was_accepted(delivery, known)?;
@@ -50,9 +60,17 @@ impl Tracker {
         acked_not_redelivered(model, delivery)?;
         dead_not_redelivered(model, delivery, context.at)?;
         one_lease_holder(model, delivery, context.at)?;
-        observed_in_flight(model, &context, &self.limits)?;
-        within_prefetch(model, &context)?;
-        model.check_order(&context)?;
+        if !is_late {
+            // Of what was delivered before it, some was decided after it.
+            observed_in_flight(model, &context, &self.limits)?;
+        }
+        if !self.is_reading {
+            // The reply that changed the prefetch may have left before it.
+            within_prefetch(model, &context)?;
+        }
+        if !is_late {
+            model.check_order(&context)?;
+        }
         attempts_increment(model, delivery)?;
         last_error_reported(model, delivery)?;
         not_before_due(model, &context)?;
@@ -70,6 +88,26 @@ impl Tracker {
     pub(crate) fn withdrawn(&mut self, message_ref: &MessageRef) {
         if let Some(model) = self.groups.get_mut(&(message_ref.topic, message_ref.group)) {
             model.withdrawn.insert((message_ref.partition, message_ref.position));
+        }
+    }
+}
+
+impl Tracker {
+    /// After a decision: an answer without a token may be to a delivery that no client has seen yet, nor will.
+    pub(super) fn note_unseen_answer(&mut self, pending: &PendingCommand) {
+        let claim = claim(&pending.command).filter(|claim| claim.token == TokenClaim::Absent);
+        let (Some(topic), Some(group)) = (pending.topic, pending.group) else { return };
+        let Some(model) = self.groups.get_mut(&(topic, group)) else { return };
+        for offset in claim.map(|claim| claim.offset).into_iter().chain(pending.cumulative.iter().copied()) {
+            let known = self.topics.get(&topic).and_then(|topic| topic.messages.get(&offset));
+            if let Some(known) = known {
+                *model.could_see.entry((known.partition, known.position)).or_default() += 1;
+            }
+            model.answered_unseen.insert(offset);
+            match model.seen.get_mut(&offset) {
+                Some(seen) => (seen.crashed, seen.is_uncertain) = (true, true),
+                None => model.crashed = true,
+            }
         }
     }
 }
@@ -118,7 +156,7 @@ impl GroupModel {
             is_exhausted: false,
             is_non_retryable: false,
             is_unknown,
-            is_uncertain: false,
+            is_uncertain: self.answered_unseen.remove(&delivery.offset),
             crashed: false,
         };
         self.seen.insert(delivery.offset, seen);

@@ -83,7 +83,7 @@ impl Tracker {
                 self.coverage.hit(Point::Reacquired);
                 self.granted((pending, now), identity, None, None, reply)
             }
-            (StoreCommand::Begin(begin), Reply::Store(StoreReply::Replay(outcome))) => {
+            (StoreCommand::Begin(begin), Reply::Store(StoreReply::Replay { outcome, .. })) => {
                 let Some(model) = self.effects.get(&begin.identity) else { return Ok(()) };
                 let end = model.end();
                 let is_kept = end.is_some_and(|end| end.is_remembered(pending.at));

@@ -36,6 +36,14 @@ impl Tracker {
         }
     }
 
+    /// Whether some output waits for bytes: it may leave after later ones of others, whose turn is then not certain.
+    pub(crate) fn reading(&mut self, is_reading: bool) {
+        self.is_reading = is_reading;
+        if is_reading {
+            self.streams.values_mut().for_each(|stream| stream.served_meanwhile = None);
+        }
+    }
+
     /// A stream got a delivery of a message whose delivery before, to `failed`, had failed.
     pub(super) fn note_turn(&mut self, served: ConsumerId, failed: Option<ConsumerId>) -> Verdict {
         if let Some(stream) = failed.and_then(|failed| self.streams.get_mut(&failed)) {
@@ -77,6 +85,7 @@ impl Tracker {
             let Some(model) = self.groups.get(&(stream.topic, stream.group)) else { continue };
             let held = model.seen.values().filter(|seen| seen.consumer == *id && seen.may_be_held);
             let has_credit = !stream.is_closed
+                && !self.is_reading
                 && !stream.may_be_cut
                 && (held.count() as u32) < stream.prefetch
                 && stream.request.deliveries_max.is_none_or(|max| stream.delivered < max);

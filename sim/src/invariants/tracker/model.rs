@@ -236,6 +236,8 @@ pub(crate) struct GroupModel {
     pub(crate) last_delivered: BTreeMap<OrderKey, Timestamp>,
     /// A crash happened since, and some deliveries may not have been observed.
     pub(crate) crashed: bool,
+    /// Messages that were answered without a token: maybe a delivery that leaves later.
+    pub(crate) answered_unseen: BTreeSet<Offset>,
     /// How many deliveries of each message clients could have seen.
     pub(crate) could_see: BTreeMap<(PartitionId, Position), u32>,
     /// Messages that were delivered, and that were dead-lettered, before the last seek.
@@ -265,6 +267,7 @@ impl GroupModel {
             last_delivered,
             withdrawn: BTreeSet::new(),
             crashed: false,
+            answered_unseen: BTreeSet::new(),
             could_see: BTreeMap::new(),
             seen_before_seek: BTreeSet::new(),
             dead_before_seek: BTreeSet::new(),
@@ -291,7 +294,12 @@ impl GroupModel {
         let done = std::mem::take(&mut self.done);
         // Deliveries may have been withdrawn between the seek and its reply, too.
         let withdrawn = std::mem::take(&mut self.withdrawn);
+        // Nor may a client ever see what was answered without a token since.
+        let answered_unseen = std::mem::take(&mut self.answered_unseen);
+        let crashed = !answered_unseen.is_empty();
+        let could_see = if crashed { std::mem::take(&mut self.could_see) } else { BTreeMap::new() };
         let new = Self::new(self.name.clone(), self.first_seen);
+        let new = Self { answered_unseen, crashed, could_see, ..new };
         let new = Self { starts, dead, acked_before_seek, skipped, done, withdrawn, ..new };
         *self = Self { seen_before_seek, dead_before_seek, ..new };
     }
@@ -371,6 +379,8 @@ pub(crate) struct StreamModel {
     pub(crate) lease: Millis,
     pub(crate) prefetch: u32,
     pub(crate) delivered: u64,
+    /// That of its newest delivery.
+    pub(crate) last_token: Option<LeaseToken>,
     pub(crate) is_closed: bool,
     /// A lease of it may have expired, so that its credit may have been cut.
     pub(crate) may_be_cut: bool,

@@ -36,6 +36,7 @@ impl Tracker {
                     prefetch: subscribe.prefetch,
                     request: subscribe.clone(),
                     delivered: 0,
+                    last_token: None,
                     is_closed: false,
                     // A stream that was decided before has deliveries that are not released yet.
                     may_be_cut: self.uncertain_at >= Some(pending.after),

@@ -45,6 +45,10 @@ pub(crate) struct Tracker {
     pub(super) deleted_groups: Vec<(Lsn, TopicName, GroupName)>,
     pub(super) identities: BTreeMap<DedupeKey, DedupeEntry>,
     pub(super) last_token: Option<LeaseToken>,
+    /// The newest token before the last start.
+    pub(super) earlier_token: Option<LeaseToken>,
+    /// Some output waits for bytes, or did at the last call: others may leave before it.
+    pub(super) is_reading: bool,
     pub(super) effects: BTreeMap<types::Identity, EffectModel>,
     /// The newest token of a grant.
     pub(super) last_grant: Option<LeaseToken>,
@@ -101,6 +105,8 @@ impl Tracker {
             deleted_groups: Vec::new(),
             identities: BTreeMap::new(),
             last_token: None,
+            earlier_token: None,
+            is_reading: false,
             effects: BTreeMap::new(),
             last_grant: None,
             steps: BTreeMap::new(),
@@ -166,6 +172,8 @@ impl Tracker {
             deleted_groups,
             identities,
             last_token,
+            earlier_token,
+            is_reading,
             effects,
             last_grant,
             steps,
@@ -192,7 +200,7 @@ impl Tracker {
         } = self;
         // For produced messages the numbers suffice: messages with the same number are equal.
         write!(out, "{:?} {pending:?} {streams:?} {topics:?} {groups:?} {identities:?} ", produced_messages.keys())?;
-        write!(out, "{present_groups:?} {deleted_groups:?} ")?;
+        write!(out, "{present_groups:?} {deleted_groups:?} {earlier_token:?} {is_reading} ")?;
         write!(
             out,
             "{last_token:?} {effects:?} {last_grant:?} {steps:?} {maybe_completed:?} {expected_outputs:?} {torn:?} "

@@ -134,7 +134,7 @@ impl Tracker {
     /// A record was written to the log, in place of one that a crash may have lost.
     pub(crate) fn written(&mut self, lsn: Lsn, record: &Record) {
         for (part, body) in record.event.bodies() {
-            self.payloads.insert(PayloadId { lsn, part }, body.clone());
+            self.payloads.insert(PayloadId { lsn, part }, body);
         }
     }
 

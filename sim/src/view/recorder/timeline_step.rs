@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use driftq_core::faults::Faults;
 
 use super::{BROKER, DISK, PRODUCERS, Recorder, StepOutputs};
-use crate::actions::{self, Action, IoFault, Request};
+use crate::actions::{self, Action, IoFault, ReadFault, Request};
 use crate::coverage::Point;
 use crate::names::Worker;
 use crate::view::diff::{Changes, EndedLease, span};
@@ -137,6 +137,9 @@ impl Recorder {
             | Action::Read { .. }
             | Action::RunEffect(_)
             | Action::Io { .. }
+            | Action::PerformRead { .. }
+            | Action::CompleteRead { .. }
+            | Action::Rot { .. }
                 if !was_executed =>
             {
                 step.label.push_str(", without effect");
@@ -171,6 +174,9 @@ fn fill_environment(action: &Action, step: &mut TimelineStep) {
             let (glyph, label) = io_label(*class, *fault);
             (DISK, glyph, label)
         }
+        Action::PerformRead { fault, late, .. } => (DISK, read_glyph(*fault), read_label(*fault, *late)),
+        Action::CompleteRead { .. } => (DISK, Glyph::Io, "the result of a read of payloads arrives".to_owned()),
+        Action::Rot { .. } => (DISK, Glyph::Probe, "a live payload rots".to_owned()),
         Action::FlushIo => (DISK, Glyph::Io, "all I/O is performed".to_owned()),
         Action::Snapshot => (DISK, Glyph::Snapshot, "a snapshot is requested".to_owned()),
         Action::SetFreeSpace { bytes: Some(bytes) } => {
@@ -219,6 +225,20 @@ fn io_label(class: actions::JobClass, fault: Option<IoFault>) -> (Glyph, String)
         Some(IoFault::NoDescriptor) => (Glyph::IoFault, format!("{what}, without a descriptor left for a new file")),
         Some(IoFault::Short { bytes }) => (Glyph::Torn, format!("{what}, torn after {bytes} bytes")),
     }
+}
+
+fn read_glyph(fault: Option<ReadFault>) -> Glyph {
+    if fault.is_some() { Glyph::IoFault } else { Glyph::Io }
+}
+
+fn read_label(fault: Option<ReadFault>, late: bool) -> String {
+    let what = match fault {
+        None => "payloads are read".to_owned(),
+        Some(ReadFault::Fail) => "a read of payloads fails".to_owned(),
+        Some(ReadFault::Short { bytes }) => format!("a read of payloads ends after {bytes} bytes"),
+        Some(ReadFault::Flip { .. }) => "a read of payloads brings a wrong bit".to_owned(),
+    };
+    if late { format!("{what}; the result is late") } else { what }
 }
 
 /// Adds the messages that a worker has just read.

@@ -7,6 +7,7 @@
 mod decoder;
 mod effect;
 mod item;
+mod pattern;
 mod request;
 
 use std::io;
@@ -20,6 +21,7 @@ use decoder::Decoder;
 pub(crate) use decoder::ResponseState;
 pub(crate) use effect::{EffectRequests, EffectShape};
 pub(crate) use item::{Item, text_field};
+pub(crate) use pattern::Checked;
 pub(crate) use request::{Effect, MessageShape, NDJSON, ProduceRequest, StepRequest, get, post, post_into};
 
 /// Larger than any response to a single request, so that after one short read tokio knows that the socket is empty.

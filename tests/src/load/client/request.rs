@@ -3,12 +3,14 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
+use super::pattern::write_rest;
+
 const JSON: &str = "application/json";
 /// The content type of batches.
 pub(crate) const NDJSON: &str = "application/x-ndjson";
 
 /// Hexadecimal digits at the beginning of each value.
-const STAMP_DIGITS: usize = 16;
+pub(super) const STAMP_DIGITS: usize = 16;
 /// Characters of each key.
 const KEY_CHARS: usize = 8;
 
@@ -63,12 +65,16 @@ pub(crate) struct MessageShape {
 struct Messages {
     bytes: Vec<u8>,
     positions: Vec<Positions>,
+    /// Bytes of each value behind its stamp.
+    rest_bytes: usize,
 }
 
 /// Positions of the parts in which messages differ.
 #[derive(Debug, Clone, Copy)]
 struct Positions {
     stamp: usize,
+    /// What follows the stamp.
+    rest: usize,
     key: Option<usize>,
     idempotency_key: Option<usize>,
 }
@@ -85,7 +91,7 @@ impl Messages {
             let key = (shape.partitions > 1).then(|| grow(&mut bytes, KEY_CHARS, b'A'));
             bytes.extend_from_slice(br#"","value":""#);
             let stamp = grow(&mut bytes, STAMP_DIGITS, b'0');
-            grow(&mut bytes, size - STAMP_DIGITS, b'x');
+            let rest = grow(&mut bytes, size - STAMP_DIGITS, b'x');
             bytes.push(b'"');
             let idempotency_key = (shape.effect == Effect::Keyed).then(|| {
                 bytes.extend_from_slice(br#","envelope":{"idempotency_key":""#);
@@ -94,9 +100,9 @@ impl Messages {
                 at
             });
             bytes.push(b'}');
-            positions.push(Positions { stamp, key, idempotency_key });
+            positions.push(Positions { stamp, rest, key, idempotency_key });
         }
-        Self { bytes, positions }
+        Self { bytes, positions, rest_bytes: size - STAMP_DIGITS }
     }
 
     /// Numbers the messages from `sequence` on; `stamp` maps a number to its stamp.
@@ -139,6 +145,7 @@ impl ProduceRequest {
         let head = messages.bytes.len() - body.len();
         for positions in &mut messages.positions {
             positions.stamp += head;
+            positions.rest += head;
             positions.key = positions.key.map(|key| key + head);
             positions.idempotency_key = positions.idempotency_key.map(|key| key + head);
         }
@@ -153,6 +160,15 @@ impl ProduceRequest {
     /// The request, its messages numbered from `sequence` on.
     pub(crate) fn numbered(&mut self, sequence: u64) -> &[u8] {
         self.messages.patch(sequence, |number| number);
+        &self.messages.bytes
+    }
+
+    /// The request, its messages numbered from `sequence` on, every byte of a value as [`super::Checked`] expects it.
+    pub(crate) fn checked(&mut self, sequence: u64) -> &[u8] {
+        self.messages.patch(sequence, |number| number);
+        for (number, positions) in (sequence..).zip(&self.messages.positions) {
+            write_rest(&mut self.messages.bytes[positions.rest..][..self.messages.rest_bytes], number);
+        }
         &self.messages.bytes
     }
 

@@ -25,7 +25,8 @@ pub(crate) async fn run(options: &ConsumeOptions) -> Result<Failures> {
     let _progress = Progress::spinner("draining");
     let (cpu_before, own_before, begun) = (broker.cpu(), procfs::own_cpu_time(), Instant::now());
     let settle = Settle::Ack(options.ack);
-    let plan = Plan { topic, consumers: options.consumers, settle, prefetch: options.prefetch, epoch: None };
+    let (consumers, prefetch) = (options.consumers, options.prefetch);
+    let plan = Plan { topic, consumers, settle, prefetch, epoch: None, check: None };
     let consumers = Consumers::start(broker.addr(), &plan).await?;
     let limit = Duration::from_secs_f64(options.give_up_seconds.max(0.0));
     let drained = consumers.wait_for_acks(filled.messages, limit).await;

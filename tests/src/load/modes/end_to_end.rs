@@ -75,6 +75,7 @@ pub(crate) async fn measure(options: &EndToEndOptions) -> Result<Figures> {
         settle: Settle::Ack(options.ack),
         prefetch: options.prefetch,
         epoch: Some(epoch),
+        check: None,
     };
     let consumers = Consumers::start(broker.addr(), &plan).await?;
     let (size, partitions) = (options.size, options.partitions);

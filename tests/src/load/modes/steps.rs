@@ -79,6 +79,7 @@ pub(crate) async fn measure(options: &StepsOptions) -> Result<Figures> {
         settle: Settle::Complete(steps),
         prefetch: options.prefetch,
         epoch: None,
+        check: None,
     };
     let (cpu_before, own_before, begun) = (broker.cpu(), procfs::own_cpu_time(), Instant::now());
     let mut workers = Consumers::start(broker.addr(), &plan).await?;

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::load::cli::AckKind;
-use crate::load::client::{Connection, Item, MessageShape, NDJSON, ResponseState, get, post_into};
+use crate::load::client::{Checked, Connection, Item, MessageShape, NDJSON, ResponseState, get, post_into};
 use crate::load::drive::count_lines;
 use crate::load::error::Result;
 use crate::load::report::Stats;
@@ -62,6 +62,8 @@ pub(crate) struct Plan {
     pub(crate) prefetch: Option<u32>,
     /// The instant that stamps are relative to; `None` if they are not times.
     pub(crate) epoch: Option<Instant>,
+    /// Checks every byte of the values, if they are made for it.
+    pub(crate) check: Option<Arc<Checked>>,
 }
 
 /// Running consumers. They end when this is dropped.
@@ -137,6 +139,7 @@ impl Consumers {
             stream,
             ack_front: format!(r#"{{"topic":"{}","group":"{GROUP}","owner":"{owner}","partition":"#, plan.topic),
             epoch: plan.epoch,
+            check: plan.check.clone(),
             acks,
             counts: Arc::clone(&self.counts),
         };
@@ -241,6 +244,7 @@ struct Reader {
     /// The part of an ack that all messages share.
     ack_front: String,
     epoch: Option<Instant>,
+    check: Option<Arc<Checked>>,
     acks: Arc<Acks>,
     counts: Arc<Counts>,
 }
@@ -285,6 +289,9 @@ impl Reader {
                     Some(nanos) => stats.record(now.saturating_duration_since(epoch + Duration::from_nanos(nanos))),
                     None => stats.failures.named("value without a stamp"),
                 }
+            }
+            if self.check.as_ref().is_some_and(|check| !check.note(item.value)) {
+                stats.failures.named("value that is not what was produced");
             }
             acks.extend_from_slice(self.ack_front.as_bytes());
             acks.extend_from_slice(item.partition);

@@ -1,0 +1,78 @@
+//! Payloads that were damaged on disk.
+
+use std::ops::RangeInclusive;
+
+use super::outputs::{Dropped, Leased};
+use super::{Broker, LogSink, SpaceClass};
+use crate::faults::Faults;
+use crate::record::{Event, PayloadLost};
+use crate::state::Topic;
+use crate::types::{Lsn, MessageRef, Now, Text};
+
+/// Records that cannot be read any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damaged {
+    /// The records.
+    pub lsns: RangeInclusive<Lsn>,
+    /// Where and how they are damaged, for people.
+    pub damage: Text,
+}
+
+impl<F: Faults> Broker<F> {
+    /// Records were found at `now` that cannot be read any more. Their payloads are recorded as lost, and each group
+    /// that waits for one of the messages gets a dead letter instead. Where a message is leased, a worker has its
+    /// bytes, and the end of the lease decides.
+    pub(crate) fn on_damaged(&mut self, now: impl Into<Now>, damaged: Damaged, log: &mut impl LogSink) {
+        if self.failure.is_some() || self.closing {
+            return;
+        }
+        self.now = self.now.max(self.time_at(now.into().mono));
+        self.damaged.push_back(damaged);
+        self.lose_damaged(log);
+    }
+
+    /// Records the payloads of damaged records as lost, until the log has no space.
+    pub(super) fn lose_damaged(&mut self, log: &mut impl LogSink) {
+        while self.stalled_until.is_none()
+            && let Some(damaged) = self.damaged.pop_front()
+        {
+            if self.lose(&damaged, log).is_err() {
+                self.damaged.push_front(damaged);
+                self.stall();
+            }
+        }
+    }
+
+    fn lose(&mut self, damaged: &Damaged, log: &mut impl LogSink) -> Result<(), crate::broker::LogRefusal> {
+        let Damaged { lsns, damage } = damaged;
+        for (payload, referrers) in self.state.referrers_within(lsns) {
+            let lost = PayloadLost { payload, referrers, damage: damage.clone() };
+            self.commit(Event::PayloadLost(Box::new(lost)), SpaceClass::Drain, log)?;
+        }
+        let state = &self.state;
+        let dead_letters = |message_ref: &MessageRef| {
+            state.topic(message_ref.topic).is_none_or(|topic: &Topic| !topic.name().is_dead_letter())
+        };
+        let dropped = self.outputs.lose(lsns, damage, self.appended, dead_letters);
+        dropped.into_iter().for_each(|dropped| self.drop_delivery(&dropped, log));
+        let recipients = self.outputs.take_lost();
+        self.release_filled(recipients);
+        Ok(())
+    }
+
+    /// A delivery is dropped before it left: its lease ends with a dead letter, or, if the log has no space, by itself.
+    fn drop_delivery(&mut self, dropped: &Dropped, log: &mut impl LogSink) {
+        let Leased { message_ref, lease } = &dropped.leased;
+        self.index.release_read(message_ref, dropped.decided_at, self.now.after(*lease));
+        self.index.not_delivered(dropped.consumer);
+        let topic = self.state.topic(message_ref.topic).and_then(|topic| topic.partition(message_ref.partition));
+        let message = topic.and_then(|partition| partition.message(message_ref.position));
+        let is_lost = message.is_some_and(|message| message.lost().is_some());
+        let is_leased = self
+            .delivery_state(message_ref)
+            .is_some_and(|delivery| delivery.token == dropped.token && delivery.leased_until().is_some());
+        if is_lost && is_leased && self.exceed_deadline(message_ref, log).is_err() {
+            self.stall();
+        }
+    }
+}
