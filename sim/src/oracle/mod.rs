@@ -195,6 +195,11 @@ impl Oracle {
         self.model.call_ended(missing);
     }
 
+    /// The payloads that outputs lack: of these [`Oracle::synced`] asks which are in memory.
+    pub fn lacking(&self) -> impl Iterator<Item = PayloadId> {
+        self.model.lacking()
+    }
+
     /// The first `durable` records are synced, which will be reported next; whether payloads are in memory then.
     pub fn synced(&mut self, durable: u64, is_cached: impl Fn(PayloadId) -> bool) {
         self.model.set_aside(durable, is_cached);

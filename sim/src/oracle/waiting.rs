@@ -140,6 +140,11 @@ impl Model {
         }
     }
 
+    /// The payloads that outputs lack.
+    pub(super) fn lacking(&self) -> impl Iterator<Item = PayloadId> {
+        self.outputs.iter().flat_map(|pending| &pending.unread).map(|(payload, _)| *payload)
+    }
+
     /// The tokens of deliveries that wait for bytes.
     pub(super) fn waiting_deliveries(&self) -> Vec<LeaseToken> {
         let waiting = self.outputs.iter().filter(|pending| pending.is_waiting);

@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::names::{group_in_traces, topic_in_traces, worker_in_traces};
 use driftq_core::faults::Faults;
 use driftq_core::state::{Group, Message, State, Topic};
 use driftq_core::types::{
     Effect, EffectStatus, Identity, LeaseToken, PartitionId, PayloadId, Phase, Position, Scope, Timestamp,
 };
 use driftq_core::{Broker, Pipeline};
+
+use crate::names::{group_in_traces, topic_in_traces, worker_in_traces};
+use crate::world::TapEvent;
 
 /// A message in a group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -208,12 +210,19 @@ fn status_of(
     MessageStatus::Delayed { until: message.delayed_until().or(by_wall).unwrap_or(now) }
 }
 
-/// The names of messages by payload, from the number at the start of their values. A payload is in memory when it is
+/// The names of messages by payload, from the number at the start of their values. A payload is in memory until it is
 /// written, and may be gone from there later.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MessageNames(BTreeMap<PayloadId, String>);
 
 impl MessageNames {
+    /// Adds the messages whose payloads were written.
+    pub(super) fn learn_written(&mut self, events: &[TapEvent]) {
+        let written =
+            events.iter().filter_map(|event| if let TapEvent::Written(bodies) = event { Some(bodies) } else { None });
+        self.0.extend(written.flatten().map(|(payload, body)| (*payload, name_in(body.value()))));
+    }
+
     /// Adds the messages whose payloads are in memory.
     fn learn<F: Faults>(&mut self, broker: &Broker<F>) {
         let stored =

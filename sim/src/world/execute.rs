@@ -1,16 +1,15 @@
 //! Executes actions: passes commands and timeouts to the broker and checks its state after each.
 
-use std::collections::BTreeMap;
-
 use driftq_core::command::{
-    Begin, Claim, CloseStream, CreateGroup, DeleteGroup, DeleteTopic, ListTopics, Peek, Purge, Reacquire, Redrive,
-    RedriveSelection, Seek, StoreCommand, TokenClaim, Unsubscribe, Withdraw,
+    Begin, Claim, CloseStream, CreateGroup, DeleteGroup, DeleteTopic, Purge, Reacquire, Redrive, RedriveSelection,
+    Seek, StoreCommand, TokenClaim, Unsubscribe, Withdraw,
 };
 use driftq_core::faults::Faults;
-use driftq_core::state::{Partition, State, Topic};
-use driftq_core::types::{Now, PayloadId, Timestamp};
+use driftq_core::state::{State, Topic};
+use driftq_core::types::{Now, Timestamp};
 use driftq_core::{Command, Pipeline};
 
+use super::call_payloads::CallPayloads;
 use super::coverage;
 use super::network::ClientCommand;
 use super::state::World;
@@ -25,7 +24,6 @@ use crate::invariants::index::check_index;
 use crate::invariants::liveness::timers_quiesce;
 use crate::invariants::oracle::{matches_oracle, record_count_matches};
 use crate::invariants::time::time_is_monotonic;
-use crate::oracle::{MessagePlace, PayloadOf};
 use crate::sim_storage::SimStorage;
 
 /// The interval between comparisons of the whole log with the live state, in events.
@@ -144,7 +142,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         let before = broker.broker().appended();
         let there = administered(broker.state(), &command);
-        let peeked = peeked_payloads(broker.state(), &command);
+        let payloads = CallPayloads::of(broker.state(), &command);
         let ticket = broker.handle(now, command);
         if let Some(there) = there {
             administration_ends(broker.broker().appended().0 - before.0, there)?;
@@ -171,7 +169,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         if let Some(oracle) = &mut self.oracle {
             oracle.refuse(broker.refused_appends());
             oracle.command(now, ticket, &pending.command);
-            oracle.call_ended(|of| missing_payload(broker, (&pending.command, &peeked), of));
+            oracle.call_ended(|of| payloads.missing(broker, of));
         }
         self.tracker.after_command(broker, pending, ticket)?;
         self.check_clock()?;
@@ -207,7 +205,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         if let Some(oracle) = &mut self.oracle {
             oracle.refuse(broker.refused_appends());
             oracle.timeout(now);
-            oracle.call_ended(|of| missing_payload(broker, (&Command::ListTopics(ListTopics), &BTreeMap::new()), of));
+            oracle.call_ended(|of| CallPayloads::default().missing(broker, of));
         }
         self.check_clock()?;
         self.check_state()
@@ -274,34 +272,6 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         Ok(())
     }
-}
-
-/// The payloads of the messages at which a command peeks, by their places: its call may remove them.
-fn peeked_payloads(state: &State, command: &Command) -> BTreeMap<MessagePlace, PayloadId> {
-    let Command::Peek(Peek { topic, partition, .. }) = command else { return BTreeMap::new() };
-    let Some(topic) = state.topic_named(topic) else { return BTreeMap::new() };
-    let messages = topic.partition(*partition).into_iter().flat_map(Partition::messages);
-    messages.map(|(_, message)| ((topic.id(), *partition, message.offset), message.payload.id)).collect()
-}
-
-/// A payload in an output of the last call, unless it is in memory.
-fn missing_payload<F: Faults>(
-    broker: &Pipeline<F>,
-    (command, peeked): (&Command, &BTreeMap<MessagePlace, PayloadId>),
-    of: &PayloadOf,
-) -> Option<PayloadId> {
-    let result = |identity| broker.state().store().get(identity)?.result.as_ref()?.payload_ref();
-    let payload = match (of, command) {
-        (PayloadOf::Message(place), _) => {
-            let (topic, partition, offset) = *place;
-            let found = broker.state().topic(topic).and_then(|topic| topic.partition(partition)?.find(offset));
-            found.map(|(_, message)| message.payload.id).or_else(|| peeked.get(place).copied())?
-        }
-        (PayloadOf::Result(identity), _) => result(identity)?.id,
-        (PayloadOf::Replay, Command::Store(store)) => result(store.identity()?)?.id,
-        (PayloadOf::Replay, _) => return None,
-    };
-    broker.broker().cached_payload(payload).is_none().then_some(payload)
 }
 
 /// For a command that is about many messages: the most records that its call appends. Every message is moved once at

@@ -3,12 +3,13 @@
 use driftq_core::JobClass as CoreJobClass;
 use driftq_core::faults::Faults;
 use driftq_core::log::{FileId, IoOp, StorageFault};
-use driftq_core::record::Event;
-use driftq_core::types::Millis;
+use driftq_core::record::{Event, Record};
+use driftq_core::types::{Lsn, Millis, PayloadId};
 
 use super::coverage;
 use super::job::RunningJob;
 use super::state::World;
+use super::tap::TapEvent;
 use crate::actions::{IoFault, JobClass};
 use crate::coverage::Point;
 use crate::invariants::durability::{sync_is_recorded, written_in_order};
@@ -171,6 +172,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                     self.room.written(frame, record, (&self.setup, self.disk.model()))?;
                     let Some(record) = record else { continue };
                     self.tracker.written(frame.at.lsn, record);
+                    tap_written(&mut self.tap_events, frame.at.lsn, record);
                     self.reads.written(self.broker.as_ref(), frame.at.lsn, record)?;
                     coverage::record(&mut self.coverage, self.broker.as_ref(), record);
                     self.counters.count(&record.event);
@@ -201,6 +203,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 for (frame, record) in self.shadow.appended(*file, at.position, &found) {
                     let Some(record) = record else { continue };
                     self.tracker.written(frame.at.lsn, record);
+                    tap_written(&mut self.tap_events, frame.at.lsn, record);
                     if let Event::Withdrawn { message_ref } = &record.event {
                         self.tracker.withdrawn(message_ref);
                     }
@@ -210,5 +213,13 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             _ => {}
         }
         Ok(())
+    }
+}
+
+/// Records the payloads of a record, if the tap is on.
+fn tap_written(tap_events: &mut Option<Vec<TapEvent>>, lsn: Lsn, record: &Record) {
+    if let Some(tap_events) = tap_events {
+        let bodies = record.event.bodies().map(|(part, body)| (PayloadId { lsn, part }, body));
+        tap_events.push(TapEvent::Written(bodies.collect()));
     }
 }

@@ -13,10 +13,12 @@
 //! | `network` | the clients and the requests in transit |
 //! | `io`, `job` | the driver that performs the pipeline's I/O |
 //! | `crash`, `damage`, `probe` | crashes, recovery, damage |
+//! | `reads`, `call_payloads` | reads of payloads |
 //! | `room` | the space of the log |
 //! | `drain` | the end of a run |
 //! | `coverage`, `counters`, `tap`, `fingerprint` | what is recorded about a world |
 
+mod call_payloads;
 mod command;
 mod counters;
 mod coverage;
@@ -36,6 +38,7 @@ mod state;
 mod tap;
 mod values;
 
+pub use self::call_payloads::CallPayloads;
 pub use self::counters::Counters;
 pub use self::fingerprint::Fingerprint;
 pub use self::network::{EffectRun, HeldDelivery, HeldGrant, Network};

@@ -1,11 +1,11 @@
-//! The tap: recorded traffic between broker and clients, for the viewer. It is off by default and changes no behaviour.
+//! The tap: recorded traffic between broker, clients and disk, for the viewer. It is off by default and changes no behaviour.
 
-use driftq_core::types::Ticket;
+use driftq_core::types::{Body, PayloadId, Ticket};
 use driftq_core::{Command, Output};
 
 use crate::names::Worker;
 
-/// One event on the connection between broker and clients.
+/// One event on the connections of the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TapEvent {
     /// A command reached the broker. Its reply carries the same ticket; tickets restart with the broker.
@@ -17,4 +17,6 @@ pub enum TapEvent {
         /// The output.
         output: Output,
     },
+    /// A record reached the disk that carries these payloads.
+    Written(Vec<(PayloadId, Body)>),
 }

@@ -1,5 +1,7 @@
 //! A real broker on an in-memory disk, and the oracle beside it.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use driftq_core::command::{DescribeTopic, ListTopics, Subscribe};
@@ -9,8 +11,9 @@ use driftq_core::log::{
 };
 use driftq_core::reply::Delivery;
 use driftq_core::types::*;
-use driftq_core::{Command, JobClass, OpenOptions, Output, Pipeline, PipelineConfig, Reply};
-use driftq_sim::oracle::Oracle;
+use driftq_core::{Command, Job, JobClass, OpenOptions, Output, Pipeline, PipelineConfig, Reply};
+use driftq_sim::oracle::{Oracle, PayloadOf};
+use driftq_sim::world::CallPayloads;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -34,7 +37,15 @@ pub(crate) enum OracleInput {
     Command(Timestamp, Ticket, Command),
     Timeout(Timestamp),
     Close,
+    /// The last call has ended; the payloads of its outputs that are not in memory.
+    CallEnded(Vec<(PayloadOf, PayloadId)>),
+    /// A sync, and the payloads that are in memory then.
+    Synced(u64, BTreeSet<PayloadId>),
     Release(Timestamp, u64),
+    Brought(Timestamp, Vec<PayloadId>),
+    FilledUnsynced(Vec<PayloadId>),
+    Relocated(Timestamp, u64),
+    Gone(Vec<PayloadId>),
     Durable(u64),
     Crash(u64),
     Output(Output),
@@ -47,7 +58,16 @@ impl OracleInput {
             Self::Command(now, ticket, command) => oracle.command(*now, *ticket, command),
             Self::Timeout(now) => oracle.timeout(*now),
             Self::Close => oracle.close(),
+            Self::CallEnded(missing) => oracle.call_ended(|of| {
+                let found = missing.iter().find(|(its, _)| its == of);
+                found.map(|(_, payload)| *payload)
+            }),
+            Self::Synced(records, cached) => oracle.synced(*records, |payload| cached.contains(&payload)),
             Self::Release(now, records) => oracle.release((*now).into(), *records),
+            Self::Brought(now, payloads) => oracle.brought((*now).into(), payloads),
+            Self::FilledUnsynced(payloads) => oracle.filled_unsynced(payloads),
+            Self::Relocated(now, count) => oracle.relocated((*now).into(), *count),
+            Self::Gone(payloads) => oracle.gone(payloads),
             Self::Durable(records) => oracle.durable(*records),
             Self::Crash(survived) => oracle.crash(*survived),
             Self::Output(output) => oracle.compare(output).map_err(|mismatch| mismatch.to_string())?,
@@ -75,8 +95,6 @@ pub(crate) struct World<F: Faults> {
     subscribing: Vec<(Ticket, Subscribe)>,
     /// The last LSN after each input, and the number of records then.
     ends: Vec<(Lsn, u64)>,
-    /// The LSN through which the log was synced when outputs were last collected.
-    synced: Lsn,
     undriven_actions: u32,
 }
 
@@ -177,7 +195,6 @@ impl<F: Faults> World<F> {
             faults,
             subscribing,
             ends,
-            synced: Lsn(0),
             undriven_actions,
         };
         world.feed(OracleInput::Boot(START))?;
@@ -235,8 +252,10 @@ impl<F: Faults> World<F> {
         let back = if self.rng.random_bool(0.02) { self.rng.random_range(0..300) } else { 0 };
         let now = Timestamp(self.now.0 - back);
         self.log(|| format!("{now}: {command:?}"));
+        let payloads = CallPayloads::of(self.pipeline.state(), &command);
         let ticket = self.pipeline.handle(now, command.clone());
         self.feed(OracleInput::Command(now, ticket, command.clone()))?;
+        self.call_ended(&payloads);
         if let Command::Subscribe(subscribe) = command {
             self.subscribing.push((ticket, subscribe));
         }
@@ -248,7 +267,81 @@ impl<F: Faults> World<F> {
         self.log(|| format!("{now}: timeout"));
         self.pipeline.handle_timeout(self.now);
         self.feed(OracleInput::Timeout(self.now))?;
+        self.call_ended(&CallPayloads::default());
         self.check_records()
+    }
+
+    /// Tells the oracle which payloads of the call's outputs are not in memory.
+    fn call_ended(&mut self, payloads: &CallPayloads) {
+        let missing = RefCell::new(Vec::new());
+        self.oracle.call_ended(|of| {
+            let payload = payloads.missing(&self.pipeline, of)?;
+            missing.borrow_mut().push((of.clone(), payload));
+            Some(payload)
+        });
+        if let Some(inputs) = &mut self.inputs {
+            inputs.push(OracleInput::CallEnded(missing.into_inner()));
+        }
+    }
+
+    /// Completes a job, and tells the oracle what it has synced.
+    fn complete(&mut self, job: Job) -> Result<(), String> {
+        let result = job.perform(&mut self.storage);
+        let is_cached = |payload: &PayloadId| self.pipeline.broker().cached_payload(*payload).is_some();
+        let cached: BTreeSet<_> = self.oracle.lacking().filter(is_cached).collect();
+        let before = self.pipeline.synced().lsn;
+        self.pipeline.complete(self.now, job, result);
+        if let Some(records) = self.durable_records()
+            && self.pipeline.synced().lsn > before
+        {
+            self.feed(OracleInput::Synced(records, cached))?;
+            self.feed(OracleInput::Release(self.now, records))?;
+        }
+        Ok(())
+    }
+
+    /// Performs the next read; `false` if there is none.
+    fn perform_read(&mut self) -> Result<bool, String> {
+        let wanted: Vec<_> = self.pipeline.broker().wanted_payloads().collect();
+        let read = self.pipeline.poll_read();
+        let gone = self.no_longer_wanted(wanted);
+        if !gone.is_empty() {
+            self.feed(OracleInput::Gone(gone))?;
+        }
+        let Some(read) = read else { return Ok(false) };
+        let wanted: Vec<_> = self.pipeline.broker().wanted_payloads().collect();
+        let mut unsynced: Vec<_> = self.pipeline.broker().unsynced_payloads().collect();
+        let relocated = self.pipeline.broker().counters().relocated;
+        let result = read.perform(&mut self.storage);
+        self.pipeline.complete_read(self.now, &read, result);
+        let brought = self.no_longer_wanted(wanted);
+        if !brought.is_empty() {
+            self.feed(OracleInput::Brought(self.now, brought))?;
+        }
+        let lacking: BTreeSet<_> = self.pipeline.broker().unsynced_payloads().collect();
+        unsynced.retain(|payload| !lacking.contains(payload));
+        self.feed(OracleInput::FilledUnsynced(unsynced))?;
+        let relocated = self.pipeline.broker().counters().relocated - relocated;
+        self.feed(OracleInput::Relocated(self.now, relocated))?;
+        self.check_records()?;
+        Ok(true)
+    }
+
+    fn no_longer_wanted(&self, before: Vec<PayloadId>) -> Vec<PayloadId> {
+        let after: BTreeSet<_> = self.pipeline.broker().wanted_payloads().collect();
+        before.into_iter().filter(|payload| !after.contains(payload)).collect()
+    }
+
+    /// Performs all jobs and reads.
+    fn drive(&mut self) -> Result<(), String> {
+        loop {
+            let job = self.pipeline.poll_job(JobClass::Log).or_else(|| self.pipeline.poll_job(JobClass::Background));
+            match job {
+                Some(job) => self.complete(job)?,
+                None if self.perform_read()? => {}
+                None => return Ok(()),
+            }
+        }
     }
 
     /// After an input: both must have written the same number of records.
@@ -265,7 +358,7 @@ impl<F: Faults> World<F> {
 
     fn run_until_idle(&mut self) -> Result<(), String> {
         for _ in 0..1_000 {
-            self.pipeline.drive(self.now, &mut self.storage);
+            self.drive()?;
             assert!(self.pipeline.failure().is_none(), "the disk is sound");
             self.collect_outputs()?;
             if self.oracle.pending() > 0 {
@@ -287,17 +380,7 @@ impl<F: Faults> World<F> {
     }
 
     fn collect_outputs(&mut self) -> Result<(), String> {
-        let synced = self.pipeline.synced().lsn;
-        if let Some(records) = self.durable_records()
-            && synced > self.synced
-        {
-            self.feed(OracleInput::Release(self.now, records))?;
-        }
-        self.synced = synced;
-        while let Some(read) = self.pipeline.poll_read() {
-            let result = read.perform(&mut self.storage);
-            self.pipeline.complete_read(self.now, &read, result);
-        }
+        while self.perform_read()? {}
         while let Some(output) = self.pipeline.poll_output() {
             self.feed(OracleInput::Output(output.clone()))?;
             self.log(|| format!("    {output:?}"));
@@ -351,8 +434,7 @@ impl<F: Faults> World<F> {
             1..=3 => {
                 let class = if self.rng.random_bool(0.3) { JobClass::Background } else { JobClass::Log };
                 if let Some(job) = self.pipeline.poll_job(class) {
-                    let result = job.perform(&mut self.storage);
-                    self.pipeline.complete(self.now, job, result);
+                    self.complete(job)?;
                 }
             }
             _ => self.undriven_actions = self.rng.random_range(1..30),
@@ -376,7 +458,7 @@ impl<F: Faults> World<F> {
                 self.feed(OracleInput::Close)?;
                 self.send(Command::ListTopics(ListTopics))?;
                 self.timeout()?;
-                self.pipeline.drive(self.now, &mut self.storage);
+                self.drive()?;
                 self.collect_outputs()?;
             }
             _ => {}

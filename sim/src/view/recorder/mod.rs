@@ -174,9 +174,11 @@ impl Recorder {
         let verdict = panic_capture::catch(|| world.apply(action)).map_err(never_panics).flatten();
         step.at_ms = world.elapsed();
         let clock = Clock { ahead: world.broker_ahead() };
+        let tap_events = world.take_tap_events();
+        self.names.learn_written(&tap_events);
         // A broker that panicked may panic again.
         let diff = panic_capture::catch(|| self.diff_since_snapshot(world, clock)).unwrap_or_default();
-        let outputs = self.collect_outputs(world.take_tap_events(), &mut step, clock);
+        let outputs = self.collect_outputs(tap_events, &mut step, clock);
         if let Action::Read { worker, .. } = action {
             note_read(world, *worker, world.counters().events - events, &mut step);
         }
@@ -213,6 +215,7 @@ impl Recorder {
                     self.tickets.insert(ticket, self.steps.len());
                     continue;
                 }
+                TapEvent::Written(_) => continue,
                 TapEvent::Output { worker, output } => (worker, output),
             };
             // The draining worker has no track unless it is left with a lease.
