@@ -33,7 +33,7 @@ const READ_COST: i64 = 16;
 /// Bytes of a segment that are not of records: its footer, and marks. Cleaning writes them again.
 const OVERHEAD_BYTES: u64 = 256;
 
-/// A segment is short if it contains less than this fraction of what the largest one can.
+/// A segment is short if its data takes less than this fraction of what the largest one has room for.
 const SHORT: u64 = 16;
 
 /// So many short segments are made fewer, if at most half as many hold what is live in them.
@@ -121,7 +121,7 @@ impl Cleaning {
         (self.figures.log_bytes, self.figures.live_bytes) = (log.closed_bytes() + log.end(), live_bytes);
         let allowed = (2 * live_bytes).max(live_bytes.saturating_add(self.spare_bytes));
         let mut candidates: Vec<_> = counted.into_iter().filter(is_covered).collect();
-        let is_short = |segment: &&SegmentInfo| data(segment.end) < log.segment_bytes / SHORT;
+        let is_short = |segment: &&SegmentInfo| data(segment.end) < data(log.segment_bytes) / SHORT;
         let short: Vec<_> = candidates.iter().copied().filter(is_short).collect();
         let needed = 1 + short.iter().map(|segment| live(segment)).sum::<u64>() / data(log.segment_bytes).max(1);
         let merges = short.len() >= MERGED_MIN && 2 * needed <= short.len() as u64;
