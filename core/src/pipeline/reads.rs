@@ -123,8 +123,16 @@ struct Planned {
     purpose: Purpose,
     /// Whether it reads to the end of the segment.
     is_last: bool,
-    /// If the place is examined: what stands behind it.
-    behind: Option<LogPosition>,
+    examination: Option<Examination>,
+}
+
+/// A place is examined.
+#[derive(Clone, Copy, Debug)]
+struct Examination {
+    /// What stands behind it.
+    behind: LogPosition,
+    /// How often it had failed. If a read brings the record meanwhile, the place is not damaged.
+    failures: u32,
 }
 
 /// What a read is for.
@@ -155,8 +163,8 @@ impl Reads {
 
     /// As [`Pipeline::canonical`](super::Pipeline::canonical).
     pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        for Planned { first, through, purpose, behind, .. } in self.under_way.values() {
-            write!(out, "{first:?} {through:?} {purpose:?} {behind:?} ")?;
+        for Planned { first, through, purpose, examination, .. } in self.under_way.values() {
+            write!(out, "{first:?} {through:?} {purpose:?} {examination:?} ")?;
         }
         write!(out, "{:?} ", self.failures)
     }
@@ -259,7 +267,12 @@ impl Reads {
     }
 
     fn is_last_attempt(&self, lsn: Lsn, attempts: u32) -> bool {
-        self.failures.get(&lsn).map_or(0, |failure| failure.count) + 1 >= attempts
+        self.failure_count(lsn) + 1 >= attempts
+    }
+
+    /// How often reads have not brought the record in a row.
+    fn failure_count(&self, lsn: Lsn) -> u32 {
+        self.failures.get(&lsn).map_or(0, |failure| failure.count)
     }
 
     /// Plans to read from `walk` to the next place behind the record `lsn` of which the frame number is known.
@@ -277,7 +290,9 @@ impl Reads {
         };
         let mut job = self.plan(walk, (end, false), through, purpose);
         job.is_piecewise = true;
-        self.under_way.get_mut(&job.id).expect("it was just planned").behind = Some(behind);
+        let planned = self.under_way.get_mut(&job.id).expect("it was just planned");
+        let failures = self.failures.get(&planned.wanted_lsn()).map_or(0, |failure| failure.count);
+        planned.examination = Some(Examination { behind, failures });
         Some(job)
     }
 
@@ -285,7 +300,7 @@ impl Reads {
         let Walk { sequence, next: first, position, .. } = *walk;
         let id = self.next_id;
         self.next_id += 1;
-        self.under_way.insert(id, Planned { sequence, first, position, through, purpose, is_last, behind: None });
+        self.under_way.insert(id, Planned { sequence, first, position, through, purpose, is_last, examination: None });
         let len = (end - position) as usize;
         ReadJob { id, file: FileId::Segment(sequence), position, len, is_piecewise: false }
     }
@@ -308,7 +323,7 @@ impl Reads {
             // Says nothing of the bytes.
             Err(StorageFault::NoDescriptor) => {
                 let lsn = planned.wanted_lsn();
-                let count = self.failures.get(&lsn).map_or(0, |failure| failure.count);
+                let count = self.failure_count(lsn);
                 self.failures.insert(lsn, Failure { count, retry_at: self.now.after(RETRY) });
                 return Brought { walk: planned.walk_at(planned.first, planned.position, 0), ..Brought::default() };
             }
@@ -318,9 +333,11 @@ impl Reads {
             }
         };
         self.bytes += bytes.len() as u64;
-        match planned.behind {
-            Some(behind) => self.examined(&planned, job, bytes, seed, behind),
-            None => self.read(&planned, job, &bytes, seed, log.growing_index(planned.sequence)),
+        match planned.examination {
+            Some(Examination { behind, failures }) if self.failure_count(planned.wanted_lsn()) >= failures => {
+                self.examined(&planned, job, bytes, seed, behind)
+            }
+            _ => self.read(&planned, job, &bytes, seed, log.growing_index(planned.sequence)),
         }
     }
 
@@ -416,7 +433,7 @@ impl Reads {
     fn failed(&mut self, lsn: Lsn) {
         let now = self.now;
         self.failures.retain(|_, failure| now < failure.retry_at.after(FORGET));
-        let count = self.failures.get(&lsn).map_or(0, |failure| failure.count);
+        let count = self.failure_count(lsn);
         self.failures.insert(lsn, Failure { count: count + 1, retry_at: now.after(RETRY) });
     }
 }

@@ -156,9 +156,10 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     let idle = select(vec![None, None, Some((0, 2_000)), Some((200, 600_000)), Some((u64::MAX, u64::MAX))]);
     let idle = idle.prop_map(|idle| idle.map(|(ms, max_ms)| GroupIdle { ms, max_ms }));
     let first_segment = prop_oneof![1 => 200..4_000_u64, 4 => Just(1_u64 << 13), 1 => Just(u64::MAX >> 1)];
-    let flags = (select(vec![true, true, false]), kept, idle, first_segment);
+    let storage = (select(vec![None, Some(100_u64), Some(2_000)]), weighted(0.1, 1_000..20_000_u64));
+    let flags = (select(vec![true, true, false]), kept, idle, first_segment, storage);
     (limits, memory, counts, sizes, effects, flags).prop_map(
-        |(limits, memory, counts, sizes, effects, (adaptive_credit, kept, group_idle, first_segment))| Setup {
+        |(limits, memory, counts, sizes, effects, (adaptive_credit, kept, group_idle, first_segment, storage))| Setup {
             in_flight_max: limits.0,
             messages_max: limits.1,
             bytes_max: limits.2,
@@ -189,9 +190,9 @@ pub fn setup() -> impl Strategy<Value = Setup> {
             // Performed by the flushes of the sequences.
             read_steps: adaptive_credit,
             clean_spare_segments: 0,
-            scrub_ms: None,
+            scrub_ms: storage.0,
             rots: false,
-            state_bytes_max: None,
+            state_bytes_max: storage.1,
             adaptive_credit,
             retention: kept.0.map(|(ms, bytes)| DefaultRetention { ms, bytes }),
             retained_bytes_max: kept.1,
