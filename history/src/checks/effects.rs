@@ -80,8 +80,8 @@ fn attempts_increase(history: &ParsedHistory<'_>, identity: &str, grants: &[Gran
 }
 
 /// Whether the ack of a dead letter of the effect's identity may have committed the effect before `grant`. An effect
-/// that only an ack ended is kept as long as its produce would be a duplicate. A dead letter is no produce, so the store
-/// drops the effect with the running grant, and each group of the source has a dead letter of its own.
+/// that only an ack ended is kept as long as its produce would be a duplicate. A dead letter is no produce, so the
+/// store drops the effect with the running grant, and each group of the source has a dead letter of its own.
 fn acked_as_dead_letter_before(history: &ParsedHistory<'_>, grant: &EffectCall<'_>) -> bool {
     let Some(scope) = grant.args.get("scope").filter(|scope| text(scope, "kind") == "consume") else { return false };
     let (topic, group, key) = (text(scope, "topic"), text(scope, "group"), text(grant.args, "key"));

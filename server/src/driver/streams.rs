@@ -5,8 +5,17 @@
 //! gets no more deliveries until it reads again. This and the prefetch bound the queue of a stream: the broker grants
 //! no further lease beyond the prefetch, and deliveries whose lease expired unread are dropped.
 //!
-//! All queues together hold a bounded number of bytes. A delivery beyond it is withdrawn at once, and its stream gets
-//! no more until half of the bytes are read.
+//! All queues together hold a bounded number of bytes, and no stream can keep the others from theirs:
+//!
+//! * For a delivery beyond the bound, the newest ones of the longest queue are withdrawn, as long as that queue is
+//!   longer than the one the delivery is for; the oldest one stays. If that makes no room, the delivery itself is
+//!   withdrawn.
+//! * A stream from which something was withdrawn gets no more until half of the bytes are free, or until it has read
+//!   its queue and another one is longer; and in no case before it reads. Who had to wait the longest is served first.
+//!
+//! So a stream that does not read holds its part for as long as a delivery may be unread, and one that reads slowly
+//! holds no more than the others. Neither is disconnected: that would cost an attempt for everything in the buffers of
+//! its connection, which counts as sent.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -41,6 +50,8 @@ pub(crate) struct StreamSpec {
 struct Stream {
     spec: StreamSpec,
     queue: VecDeque<Unread>,
+    /// The bytes of the queue.
+    bytes: usize,
     /// Deliveries left until the limit, if there is one.
     remaining: Option<u64>,
     waker: Option<Waker>,
@@ -48,8 +59,12 @@ struct Stream {
     closed: bool,
     /// The client has disconnected. The entry is kept until no delivery can be on its way.
     disconnected: bool,
-    /// The client does not read, so the broker has a prefetch of 0 for it.
+    /// The client does not read, or there is no room, so the broker has a prefetch of 0 for it.
     stalled: bool,
+    /// The bytes of the last delivery for which there was no room.
+    refused_bytes: usize,
+    /// Number of the last delivery that was queued, over all streams.
+    served: u64,
     /// When the oldest delivery in the queue arrived, or the last one was read.
     unread_since: Timestamp,
     /// When the stream is checked next.
@@ -84,6 +99,8 @@ pub(crate) struct Streams {
     throttled: BTreeSet<ConsumerId>,
     /// Deliveries that were withdrawn for want of room.
     refused: u64,
+    /// Deliveries that were queued.
+    queued: u64,
     streams: HashMap<ConsumerId, Stream, BuildHasherDefault<IdHasher>>,
     /// Streams to check, the soonest first.
     checks: BTreeSet<(Timestamp, ConsumerId)>,
@@ -129,6 +146,7 @@ impl Streams {
             bytes: 0,
             throttled: BTreeSet::new(),
             refused: 0,
+            queued: 0,
             streams: HashMap::default(),
             checks: BTreeSet::new(),
         }
@@ -149,18 +167,18 @@ impl Streams {
         !self.throttled.is_empty() && self.bytes <= self.bytes_max / 2
     }
 
-    /// The commands that give deliveries again to streams that got none for want of room, if there is room. A stream
-    /// that does not read gets some when it does.
+    /// The commands that give deliveries again to streams that got none for want of room, if there is room; first to
+    /// those that got the last one long ago. A stream that does not read gets some when it does.
     pub(crate) fn readmit(&mut self) -> Vec<Command> {
-        let mut commands = Vec::new();
-        if self.has_room() {
-            for consumer in std::mem::take(&mut self.throttled) {
-                if let Some(prefetch) = self.take_recovered(consumer) {
-                    commands.push(Command::SetPrefetch(SetPrefetch { consumer, prefetch }));
-                }
-            }
+        if !self.has_room() {
+            return Vec::new();
         }
-        commands
+        let throttled = std::mem::take(&mut self.throttled);
+        let is_waiting = |consumer: &ConsumerId| self.streams.get(consumer).is_some_and(Stream::is_waiting);
+        let mut waiting: Vec<_> = throttled.into_iter().filter(is_waiting).collect();
+        waiting.sort_by_key(|consumer| self.streams[consumer].served);
+        let recovered = waiting.into_iter().filter_map(|consumer| Some((consumer, self.take_recovered(consumer)?)));
+        recovered.map(|(consumer, prefetch)| Command::SetPrefetch(SetPrefetch { consumer, prefetch })).collect()
     }
 
     pub(crate) fn connect(&mut self, consumer: ConsumerId, spec: StreamSpec) {
@@ -168,18 +186,21 @@ impl Streams {
             remaining: spec.deliveries_max,
             spec,
             queue: VecDeque::new(),
+            bytes: 0,
             waker: None,
             closed: false,
             disconnected: false,
             stalled: false,
+            refused_bytes: 0,
+            served: 0,
             unread_since: Timestamp(0),
             check_at: Timestamp(0),
         };
         self.streams.insert(consumer, stream);
     }
 
-    /// Queues a delivery released at `now`. Returns the commands that withdraw it if the stream disconnected meanwhile
-    /// or there is no room, and that stop further ones.
+    /// Queues a delivery released at `now`. Returns the commands that withdraw it if the stream disconnected meanwhile,
+    /// that withdraw it or others if there is no room, and that stop further ones.
     pub(crate) fn deliver(&mut self, consumer: ConsumerId, delivery: Box<Delivery>, now: Timestamp) -> Vec<Command> {
         let Some(stream) = self.streams.get_mut(&consumer) else { return Vec::new() };
         if stream.disconnected {
@@ -190,14 +211,24 @@ impl Streams {
             self.bytes -= stream.drop_expired(now);
         }
         let bytes = bytes_of(&delivery);
-        if self.bytes > 0 && self.bytes.saturating_add(bytes) > self.bytes_max {
-            self.refused += 1;
-            stream.stalled = true;
-            let is_new = self.throttled.insert(consumer);
-            let stop = is_new.then_some(Command::SetPrefetch(SetPrefetch { consumer, prefetch: 0 }));
-            return stop.into_iter().chain([stream.spec.withdraw(&delivery)]).collect();
+        let wanted = stream.bytes.saturating_add(bytes);
+        let mut commands = self.shorten_longer_queues(wanted, bytes);
+        let is_refused = !self.fits(bytes);
+        if is_refused {
+            commands.extend(self.throttle(consumer, bytes));
+        }
+        let Some(stream) = self.streams.get_mut(&consumer) else { return commands };
+        if is_refused {
+            commands.push(stream.spec.withdraw(&delivery));
+            if stream.remaining == Some(0) {
+                // It waits for nothing any more.
+                stream.wake();
+            }
+            return commands;
         }
         self.bytes += bytes;
+        self.queued += 1;
+        stream.served = self.queued;
         if stream.queue.is_empty() {
             stream.unread_since = now;
             let check_at = stream.spec.check_after(now);
@@ -207,11 +238,52 @@ impl Streams {
             }
         }
         let ends_at = delivery.lease_until.max(now.after(stream.spec.lease));
+        stream.bytes += bytes;
         stream.queue.push_back(Unread { delivery, ends_at });
-        if let Some(waker) = stream.waker.take() {
-            waker.wake();
+        stream.wake();
+        commands
+    }
+
+    fn fits(&self, bytes: usize) -> bool {
+        self.bytes == 0 || self.bytes.saturating_add(bytes) <= self.bytes_max
+    }
+
+    /// The stream with the longest queue of at least two deliveries, and the bytes of that queue. A single delivery
+    /// does not give way to others, so that every stream that reads goes on.
+    fn longest(&self) -> Option<(ConsumerId, usize)> {
+        let several = self.streams.iter().filter(|(_, stream)| stream.queue.len() > 1);
+        several.map(|(consumer, stream)| (*consumer, stream.bytes)).max_by_key(|(consumer, bytes)| (*bytes, *consumer))
+    }
+
+    /// Withdraws the newest deliveries of queues longer than `wanted` until `bytes` fit, as far as possible. Returns
+    /// the commands for that, and those that stop the streams.
+    fn shorten_longer_queues(&mut self, wanted: usize, bytes: usize) -> Vec<Command> {
+        let mut commands = Vec::new();
+        while !self.fits(bytes)
+            && let Some((consumer, _)) = self.longest().filter(|(_, longest)| *longest > wanted)
+        {
+            while !self.fits(bytes)
+                && let Some(stream) = self.streams.get_mut(&consumer)
+                && stream.bytes > wanted
+                && stream.queue.len() > 1
+                && let Some(unread) = stream.queue.pop_back()
+            {
+                commands.push(stream.spec.withdraw(&unread.delivery));
+                stream.bytes -= unread.bytes();
+                self.bytes -= unread.bytes();
+                commands.extend(self.throttle(consumer, unread.bytes()));
+            }
         }
-        Vec::new()
+        commands
+    }
+
+    /// There was no room for a delivery of so many bytes. Returns the command that stops further ones.
+    fn throttle(&mut self, consumer: ConsumerId, bytes: usize) -> Option<Command> {
+        self.refused += 1;
+        let stream = self.streams.get_mut(&consumer)?;
+        (stream.stalled, stream.refused_bytes) = (true, bytes);
+        let is_new = self.throttled.insert(consumer);
+        is_new.then_some(Command::SetPrefetch(SetPrefetch { consumer, prefetch: 0 }))
     }
 
     /// When [`Streams::check_unread`] is due.
@@ -236,7 +308,7 @@ impl Streams {
             }
             stream.stalled = true;
             commands.push(Command::SetPrefetch(SetPrefetch { consumer, prefetch: 0 }));
-            self.bytes -= stream.bytes();
+            self.bytes -= stream.bytes;
             commands.extend(stream.withdraw_unread());
         }
         commands
@@ -261,6 +333,7 @@ impl Streams {
         };
         while let Some(unread) = stream.queue.pop_front() {
             self.bytes -= unread.bytes();
+            stream.bytes -= unread.bytes();
             stream.unread_since = now;
             if unread.ends_at > now {
                 return NextDelivery::Delivery(unread.delivery);
@@ -272,6 +345,11 @@ impl Streams {
         match &mut stream.waker {
             Some(registered) => registered.clone_from(waker),
             None => stream.waker = Some(waker.clone()),
+        }
+        let refused_bytes = stream.refused_bytes;
+        if self.throttled.contains(&consumer) && self.longest().is_some_and(|(_, longest)| longest > refused_bytes) {
+            // It is its turn: for its next delivery the longest queue has to give way.
+            self.throttled.remove(&consumer);
         }
         NextDelivery::Pending
     }
@@ -291,14 +369,14 @@ impl Streams {
         let Some(stream) = self.streams.get_mut(&consumer) else { return Vec::new() };
         (stream.disconnected, stream.closed) = (true, true);
         self.throttled.remove(&consumer);
-        self.bytes -= stream.bytes();
+        self.bytes -= stream.bytes;
         stream.withdraw_unread().collect()
     }
 
     /// Removes a disconnected stream to which no delivery can be on its way.
     pub(crate) fn remove(&mut self, consumer: ConsumerId) {
         if let Some(stream) = self.streams.remove(&consumer) {
-            self.bytes -= stream.bytes();
+            self.bytes -= stream.bytes;
             self.throttled.remove(&consumer);
         }
     }
@@ -312,24 +390,30 @@ impl Streams {
 impl Stream {
     fn close(&mut self) {
         self.closed = true;
+        self.wake();
+    }
+
+    fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
     }
 
-    /// The bytes of its queue.
-    fn bytes(&self) -> usize {
-        self.queue.iter().map(Unread::bytes).sum()
+    /// It has read everything and waits for more.
+    fn is_waiting(&self) -> bool {
+        self.queue.is_empty() && self.waker.is_some()
     }
 
     /// Drops the deliveries whose lease has ended, and returns their bytes.
     fn drop_expired(&mut self, now: Timestamp) -> usize {
-        let before = self.bytes();
+        let expired: usize = self.queue.iter().filter(|unread| unread.ends_at <= now).map(Unread::bytes).sum();
         self.queue.retain(|unread| unread.ends_at > now);
-        before - self.bytes()
+        self.bytes -= expired;
+        expired
     }
 
     fn withdraw_unread(&mut self) -> impl Iterator<Item = Command> {
+        self.bytes = 0;
         let Self { spec, queue, .. } = self;
         queue.drain(..).map(|unread| spec.withdraw(&unread.delivery))
     }
@@ -361,207 +445,5 @@ impl StreamSpec {
 }
 
 #[cfg(test)]
-mod tests {
-    use driftq_core::Body;
-    use driftq_core::types::{Boot, LeaseToken, Offset, PartitionId};
-
-    use super::*;
-
-    const CONSUMER: ConsumerId = ConsumerId(1);
-
-    fn connected(prefetch: u32, lease: u64) -> Streams {
-        connected_for(None, prefetch, lease)
-    }
-
-    fn connected_for(deliveries_max: Option<u64>, prefetch: u32, lease: u64) -> Streams {
-        let mut streams = Streams::new(usize::MAX);
-        let spec = StreamSpec {
-            topic: TopicName::new("t").expect("a name"),
-            group: GroupName::new("g").expect("a name"),
-            owner: OwnerName::new("w").expect("a name"),
-            lease: Millis(lease),
-            prefetch,
-            deliveries_max,
-        };
-        streams.connect(CONSUMER, spec);
-        streams
-    }
-
-    /// Two streams whose queues hold at most three deliveries of [`delivery`].
-    fn bounded() -> (Streams, ConsumerId) {
-        let other = ConsumerId(2);
-        let mut streams = connected(10, 9_000);
-        let spec = streams.streams[&CONSUMER].spec.clone();
-        streams.connect(other, spec);
-        streams.bytes_max = 3 * bytes_of(&delivery(0, 0));
-        (streams, other)
-    }
-
-    fn delivery(offset: u64, lease_until: u64) -> Box<Delivery> {
-        Box::new(Delivery {
-            partition: PartitionId(0),
-            offset: Offset(offset),
-            attempts: 1,
-            failures: 0,
-            last_error: Default::default(),
-            token: LeaseToken { boot: Boot(1), counter: offset },
-            lease_until: Timestamp(lease_until),
-            produced_at: Timestamp(0),
-            body: Body::bare(b"", b"value"),
-        })
-    }
-
-    fn offset_of(next: NextDelivery) -> Option<u64> {
-        if let NextDelivery::Delivery(delivery) = next { Some(delivery.offset.0) } else { None }
-    }
-
-    #[test]
-    fn unread_delivery_is_withdrawn_and_prefetch_taken_away() {
-        let mut streams = connected(10, 9_000);
-        streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
-        streams.deliver(CONSUMER, delivery(2, 9_000), Timestamp(900));
-        let check = streams.next_check().expect("a check is due");
-        assert!((1_010..1_300).contains(&check.0), "{check:?}");
-        assert_eq!(streams.check_unread(Timestamp(check.0 - 1)), []);
-        let commands = streams.check_unread(check);
-        assert!(matches!(commands[0], Command::SetPrefetch(SetPrefetch { prefetch: 0, .. })));
-        let withdrawn: Vec<_> = commands
-            .iter()
-            .filter_map(|c| if let Command::Withdraw(Withdraw(claim)) = c { Some(claim.offset.0) } else { None })
-            .collect();
-        assert_eq!(withdrawn, [1, 2]);
-        assert_eq!(streams.poll_next(CONSUMER, check, Waker::noop()), NextDelivery::Pending);
-        assert_eq!(streams.take_recovered(CONSUMER), Some(10), "it reads again");
-        assert_eq!(streams.take_recovered(CONSUMER), None);
-    }
-
-    #[test]
-    fn unread_delivery_with_short_lease_is_withdrawn_before_it_ends() {
-        let mut streams = connected(10, 100);
-        streams.deliver(CONSUMER, delivery(1, 110), Timestamp(10));
-        let check = streams.next_check().expect("a check is due");
-        assert!(check < Timestamp(100), "{check:?}");
-        assert_eq!(streams.check_unread(check).len(), 2, "one SetPrefetch and one withdrawal");
-    }
-
-    #[test]
-    fn lease_in_the_queue_runs_from_the_release() {
-        let mut streams = connected(10, 100);
-        streams.deliver(CONSUMER, delivery(1, 110), Timestamp(5_000));
-        assert_eq!(offset_of(streams.poll_next(CONSUMER, Timestamp(5_099), Waker::noop())), Some(1));
-    }
-
-    #[test]
-    fn reading_stream_keeps_its_deliveries() {
-        let mut streams = connected(10, 9_000);
-        streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
-        streams.deliver(CONSUMER, delivery(2, 9_000), Timestamp(20));
-        assert_eq!(offset_of(streams.poll_next(CONSUMER, Timestamp(600), Waker::noop())), Some(1));
-        assert_eq!(streams.check_unread(Timestamp(1_250)), [], "the timeout restarts when a delivery is read");
-        assert!(!streams.check_unread(Timestamp(2_500)).is_empty(), "the second is withdrawn later");
-    }
-
-    #[test]
-    fn queue_of_unread_stream_is_bounded_by_prefetch() {
-        let mut streams = connected(2, 2);
-        for offset in 0..1_000 {
-            // Each is delivered when the lease of the one before the last has expired.
-            streams.deliver(CONSUMER, delivery(offset, offset + 2), Timestamp(offset));
-            assert!(streams.streams[&CONSUMER].queue.len() <= 3);
-        }
-    }
-
-    #[test]
-    fn expired_deliveries_and_closed_streams_yield_nothing() {
-        let mut streams = connected(10, 90);
-        streams.deliver(CONSUMER, delivery(1, 100), Timestamp(10));
-        streams.deliver(CONSUMER, delivery(2, 500), Timestamp(10));
-        assert_eq!(offset_of(streams.poll_next(CONSUMER, Timestamp(100), Waker::noop())), Some(2));
-        streams.deliver(CONSUMER, delivery(3, 500), Timestamp(110));
-        streams.close(CONSUMER);
-        assert_eq!(streams.poll_next(CONSUMER, Timestamp(120), Waker::noop()), NextDelivery::Closed);
-        assert_eq!(streams.disconnect(CONSUMER).len(), 1, "the third is withdrawn");
-    }
-
-    #[test]
-    fn stream_ends_at_its_delivery_limit_although_some_were_withdrawn_or_expired() {
-        let mut streams = connected_for(Some(3), 10, 90);
-        streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
-        assert_eq!(offset_of(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop())), Some(1));
-        assert_eq!(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop()), NextDelivery::Pending, "two remain");
-        streams.deliver(CONSUMER, delivery(2, 50), Timestamp(20));
-        streams.deliver(CONSUMER, delivery(3, 9_000), Timestamp(20));
-        assert_eq!(streams.check_unread(Timestamp(2_000)).len(), 3, "one SetPrefetch and two withdrawals");
-        assert_eq!(streams.poll_next(CONSUMER, Timestamp(2_000), Waker::noop()), NextDelivery::LimitReached);
-
-        let mut streams = connected_for(Some(1), 10, 90);
-        streams.deliver(CONSUMER, delivery(1, 100), Timestamp(10));
-        assert_eq!(streams.poll_next(CONSUMER, Timestamp(100), Waker::noop()), NextDelivery::LimitReached);
-    }
-
-    #[test]
-    fn delivery_to_disconnected_stream_is_withdrawn() {
-        let mut streams = connected(10, 9_000);
-        assert_eq!(streams.disconnect(CONSUMER), []);
-        assert_eq!(streams.len(), 0);
-        let withdraw = streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
-        assert!(matches!(&withdraw[..], [Command::Withdraw(Withdraw(claim))] if claim.offset.0 == 1));
-        streams.remove(CONSUMER);
-        assert_eq!(streams.deliver(CONSUMER, delivery(2, 9_000), Timestamp(10)), []);
-    }
-
-    #[test]
-    fn delivery_beyond_the_bytes_of_all_queues_is_withdrawn_and_stops_its_stream() {
-        let (mut streams, other) = bounded();
-        for offset in 0..3 {
-            assert_eq!(streams.deliver(CONSUMER, delivery(offset, 9_000), Timestamp(10)), []);
-        }
-        let commands = streams.deliver(other, delivery(3, 9_000), Timestamp(10));
-        let [Command::SetPrefetch(stop), Command::Withdraw(Withdraw(claim))] = &commands[..] else { panic!() };
-        assert_eq!((stop.consumer, stop.prefetch, claim.offset.0), (other, 0, 3));
-        assert_eq!((streams.bytes(), streams.refused()), (streams.bytes_max, 1));
-        assert_eq!(streams.poll_next(other, Timestamp(10), Waker::noop()), NextDelivery::Pending);
-        assert_eq!(streams.take_recovered(other), None, "there is no room yet");
-        assert_eq!((streams.has_room(), streams.readmit()), (false, vec![]));
-        for _ in 0..2 {
-            assert!(offset_of(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop())).is_some());
-        }
-        assert!(streams.has_room());
-        let again = Command::SetPrefetch(SetPrefetch { consumer: other, prefetch: 10 });
-        assert_eq!(streams.readmit(), [again]);
-        assert!(!streams.has_room(), "no stream waits for it");
-        assert_eq!(streams.deliver(other, delivery(3, 9_000), Timestamp(10)), []);
-    }
-
-    #[test]
-    fn bytes_of_queues_are_counted_until_they_are_read_withdrawn_or_expired() {
-        let (mut streams, other) = bounded();
-        let one = streams.bytes_max / 3;
-        for (consumer, offset) in [(CONSUMER, 0), (CONSUMER, 1), (other, 2)] {
-            assert_eq!(streams.deliver(consumer, delivery(offset, 9_000), Timestamp(10)), []);
-        }
-        assert!(offset_of(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop())).is_some());
-        assert_eq!(streams.bytes(), 2 * one);
-        assert_eq!(streams.disconnect(other).len(), 1);
-        assert_eq!(streams.bytes(), one);
-        assert!(!streams.check_unread(Timestamp(2_000)).is_empty());
-        assert_eq!(streams.bytes(), 0);
-        streams.deliver(CONSUMER, delivery(5, 2_100), Timestamp(2_000));
-        streams.streams.get_mut(&CONSUMER).expect("connected").spec.prefetch = 1;
-        streams.streams.get_mut(&CONSUMER).expect("connected").queue[0].ends_at = Timestamp(2_100);
-        streams.deliver(CONSUMER, delivery(6, 9_000), Timestamp(2_200));
-        assert_eq!(streams.bytes(), one, "the first has expired");
-        streams.remove(CONSUMER);
-        assert_eq!(streams.bytes(), 0);
-    }
-
-    #[test]
-    fn delivery_longer_than_the_bound_is_queued_if_it_is_alone() {
-        let (mut streams, other) = bounded();
-        streams.bytes_max = 1;
-        assert_eq!(streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10)), []);
-        assert_eq!(streams.deliver(other, delivery(2, 9_000), Timestamp(10)).len(), 2);
-        assert!(offset_of(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop())).is_some());
-        assert_eq!(streams.readmit().len(), 1);
-    }
-}
+#[path = "streams_tests.rs"]
+mod tests;

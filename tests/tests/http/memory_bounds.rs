@@ -1,6 +1,6 @@
 //! Memory and time that clients can hold: unfinished bodies, unread answers, idle HTTP/2 connections.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -282,4 +282,51 @@ fn deliveries_that_streams_do_not_take_are_bounded_over_all() {
     let mut offsets: Vec<_> = (0..40).map(|_| reader.item().expect("a message")["offset"].as_u64()).collect();
     offsets.sort_unstable();
     assert_eq!(offsets, (0..40).map(Some).collect::<Vec<_>>());
+}
+
+#[test]
+fn stalled_streams_take_nothing_from_one_that_reads_slowly() {
+    const COUNT: u64 = 100;
+    let server = Server::configured("[http]\nunsent_bytes_max = 4194304\n", &["--no-wal"]);
+    server.create("t", 1);
+    let value = "v".repeat(64 << 10);
+    (0..COUNT).for_each(|_| {
+        server.produce("t", &value);
+    });
+    // Each of them would fill the share of all.
+    let stalled: Vec<_> = (0..8)
+        .map(|number| {
+            let mut stream = server.connect_slow_reader();
+            let query = format!("topic=t&group=g{number}&owner=w&prefetch=100&lease_ms=60000");
+            assert_eq!(stream.consume(&query).status, 200);
+            stream
+        })
+        .collect();
+    wait_until("the share is used up", || metric(&server, "deliveries_refused") > 0);
+    let mut reader = server.consume("topic=t&group=reader&owner=w&prefetch=20&lease_ms=60000");
+    let mut offsets = Vec::new();
+    let mut longest = Duration::ZERO;
+    for _ in 0..COUNT {
+        let began = Instant::now();
+        let item = reader.item().expect("a message");
+        longest = longest.max(began.elapsed());
+        assert_eq!((item["attempts"].as_u64(), item["failures"].as_u64()), (Some(1), Some(0)), "{}", item["offset"]);
+        let ack = format!(r#"{{"topic":"t","group":"reader","owner":"w","partition":0,"offset":{}}}"#, item["offset"]);
+        assert_eq!(server.post("/v1/ack", ack).status, 204);
+        offsets.push(item["offset"].as_u64());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    offsets.sort_unstable();
+    assert_eq!(offsets, (0..COUNT).map(Some).collect::<Vec<_>>());
+    println!("the longest wait was {longest:?}");
+    assert!(longest < Duration::from_secs(3), "{longest:?}");
+    assert_eq!(metric(&server, "slow_readers_closed"), 0, "there is memory for what their connections hold");
+    // What never left a stalled stream costs no attempt, also when the stream is cut off.
+    drop(stalled);
+    wait_until("they are closed", || metric(&server, "consumer_streams") == 1);
+    let mut other = server.consume("topic=t&group=g0&owner=other&prefetch=20&lease_ms=60000");
+    for _ in 0..20 {
+        let item = other.item().expect("a message");
+        assert_eq!((item["attempts"].as_u64(), item["failures"].as_u64()), (Some(1), Some(0)), "{}", item["offset"]);
+    }
 }
