@@ -1,6 +1,7 @@
 //! Replies that wait for the sync: which consumer of a reply belongs to which ticket.
 //!
-//! The broker replies in the order of commands, so the waiters are a queue: no lookup and no allocation per request.
+//! The broker replies in the order of commands, except that a reply whose bytes have to be read first (a peek, a
+//! stored result) is overtaken by others. So the waiters are a queue with gaps: no lookup and no allocation per request.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -45,8 +46,12 @@ enum Slot {
 /// The queue of waiters, and the slots of those that are futures.
 #[derive(Default)]
 pub(crate) struct PendingReplies {
+    /// The ticket of the oldest waiter.
     first: Ticket,
-    queue: VecDeque<Waiter>,
+    /// The waiters in the order of tickets; `None` where the reply was released before an older one.
+    queue: VecDeque<Option<Waiter>>,
+    /// The waiters in the queue.
+    waiting: usize,
     slots: Slab<Slot>,
 }
 
@@ -62,14 +67,21 @@ impl PendingReplies {
             self.first = ticket;
         }
         assert_eq!(ticket.0, self.first.0 + self.queue.len() as u64, "tickets are issued one by one");
-        self.queue.push_back(waiter);
+        self.queue.push_back(Some(waiter));
+        self.waiting += 1;
     }
 
     /// The waiter of `ticket`, whose reply is released.
     pub(crate) fn take(&mut self, ticket: Ticket) -> Waiter {
-        assert_eq!(ticket, self.first, "replies are released in the order of tickets");
-        self.first = ticket.next();
-        self.queue.pop_front().expect("every ticket has a waiter")
+        let at = ticket.0.checked_sub(self.first.0).and_then(|at| usize::try_from(at).ok());
+        let waiter = at.and_then(|at| self.queue.get_mut(at)).and_then(Option::take);
+        let waiter = waiter.expect("every ticket has one waiter and one reply");
+        self.waiting -= 1;
+        while let Some(None) = self.queue.front() {
+            self.queue.pop_front();
+            self.first = self.first.next();
+        }
+        waiter
     }
 
     /// Stores the reply in its slot and wakes the future. False if the future was dropped.
@@ -120,6 +132,32 @@ impl PendingReplies {
 
     /// Number of replies not yet released.
     pub(crate) fn len(&self) -> usize {
-        self.queue.len()
+        self.waiting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(pending: &mut PendingReplies, ticket: u64) -> usize {
+        match pending.take(Ticket(ticket)) {
+            Waiter::Future(slot) => slot,
+            _ => panic!("not the waiter"),
+        }
+    }
+
+    #[test]
+    fn reply_that_waits_for_its_bytes_is_overtaken() {
+        let mut pending = PendingReplies::default();
+        (5..9).for_each(|ticket| pending.register(Ticket(ticket), Waiter::Future(ticket as usize)));
+        assert_eq!((taken(&mut pending, 6), taken(&mut pending, 7), pending.len()), (6, 7, 2));
+        pending.register(Ticket(9), Waiter::Future(9));
+        assert_eq!((taken(&mut pending, 5), pending.len()), (5, 2));
+        assert_eq!((pending.queue.len(), pending.first), (2, Ticket(8)), "gaps are gone with what was before them");
+        assert_eq!((taken(&mut pending, 9), taken(&mut pending, 8), pending.len()), (9, 8, 0));
+        assert!(pending.queue.is_empty());
+        pending.register(Ticket(10), Waiter::Future(10));
+        assert_eq!(taken(&mut pending, 10), 10);
     }
 }

@@ -202,3 +202,50 @@ fn broker_without_log_redelivers_what_has_left_the_payload_memory() {
     assert!(drain(&server, 800) == expected(0..800));
     assert!(server.metric("driftq_payload_reads_total") > Some(0.0));
 }
+
+#[test]
+fn replies_overtake_one_whose_bytes_are_read() {
+    let folder = Folder::new();
+    let mut server = folder.start();
+    server.create("t", 1);
+    produce(&server, 0..100);
+    std::thread::scope(|scope| {
+        for reader in 0..4 {
+            let server = &server;
+            scope.spawn(move || {
+                let mut connection = server.connect();
+                for number in 0..200 {
+                    let offset = (number * 7 + reader * 13) % 90;
+                    let target = format!("/v1/peek?topic=t&partition=0&offset={offset}&limit=5");
+                    let peeked = connection.call("GET", &target, &[], "").json();
+                    let messages = peeked["messages"].as_array().expect("messages");
+                    assert_eq!(messages.len(), 5);
+                    for (at, message) in (offset..).zip(messages) {
+                        assert_eq!(message["value"], value(at), "message {at}");
+                    }
+                }
+            });
+            scope.spawn(move || {
+                let mut connection = server.connect();
+                for _ in 0..200 {
+                    let topics = connection.call("GET", "/v1/topics", &[], "").json();
+                    assert_eq!(topics, json!({ "topics": ["t"] }));
+                }
+            });
+        }
+    });
+    assert!(server.is_running());
+}
+
+#[test]
+fn short_wait_sees_messages_that_are_read_from_the_log() {
+    let folder = Folder::new();
+    let server = folder.start();
+    server.create("t", 1);
+    produce(&server, 0..100);
+    for group in 0..10 {
+        let query = format!("topic=t&group=g{group}&owner=w&max=40&wait_ms=1&lease_ms=60000");
+        let items = server.consume(&query).items();
+        assert_eq!(items.len(), 40, "group {group}");
+    }
+}
