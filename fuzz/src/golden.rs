@@ -125,7 +125,7 @@ pub(crate) fn stored_messages<'s>(
     let mut messages = BTreeSet::new();
     for topic in state.topics() {
         for (id, partition) in topic.partitions() {
-            for (_, message) in partition.messages() {
+            for (_, message) in partition.messages().filter(|(_, message)| !message.payload.id.is_lost()) {
                 messages.insert(StoredMessage {
                     topic: name(topic).to_string(),
                     partition: id.0,

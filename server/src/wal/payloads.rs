@@ -1,21 +1,22 @@
 //! Where the payloads stand to which a rebuilt state refers.
 //!
 //! A segment that is whole stays in place if a payload in it is needed. Of a damaged segment, the records with needed
-//! payloads are written again to a segment of the new log. A message whose payload stands in neither is lost; an effect
-//! is kept without its result.
+//! payloads are written again to a segment of the new log. A payload that stands in neither is recorded as lost, as the
+//! broker would: its message becomes a dead letter, and an effect is kept without its result.
+//!
+//! Beside the state this takes 32 bytes for each payload, and the bytes of one segment at a time.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use driftq_core::codec::record as codec;
 use driftq_core::log::{FileId, Frame, LogPosition, ReferredSegment, Storage, read_whole};
-use driftq_core::record::{Image, Record};
+use driftq_core::record::{Event, Image, MessageAt, PayloadLost, Record, Referrer};
 use driftq_core::state::State;
-use driftq_core::types::{FrameNumber, Identity, Lsn, Offset, PartitionId, PayloadId, PayloadRef, TopicName};
+use driftq_core::types::{FrameNumber, Identity, Lsn, Offset, PartitionId, PayloadId, PayloadRef, Text, TopicName};
 
 use super::error::WalError;
 use super::rebuild::restored;
-use super::repair::repair;
 use super::scan::{LogFiles, ScanItem, Segment};
 
 /// A message that is known, but whose payload is not.
@@ -67,12 +68,24 @@ pub(super) struct RecordFrames {
     base: LogPosition,
     /// The first frame and the first LSN of records that follow each other without marks between them, and how many.
     runs: Vec<(LogPosition, u64)>,
+    /// The last LSN before the first loss: up to there, too, LSNs are those in the segments.
+    exact_through: Option<Lsn>,
 }
 
 impl RecordFrames {
     /// Behind a snapshot.
     pub(super) fn behind(base: LogPosition) -> Self {
-        Self { base, runs: Vec::new() }
+        Self { base, runs: Vec::new(), exact_through: None }
+    }
+
+    /// Frames behind the record `last` are lost.
+    pub(super) fn miss_behind(&mut self, last: Lsn) {
+        self.exact_through.get_or_insert(last);
+    }
+
+    /// Whether the state refers to a record by the LSN that it has in its segment.
+    fn is_exact(&self, lsn: Lsn) -> bool {
+        self.exact_through.is_none_or(|last| lsn <= last)
     }
 
     /// The record in this frame was applied with this LSN.
@@ -95,24 +108,31 @@ impl RecordFrames {
     }
 }
 
+/// What the record of a relocation takes beside its payload; as the broker counts live bytes.
+const RECORD_BYTES: u64 = 64;
+/// What is known of the damage to a payload that is in no intact record.
+const DAMAGE: &str = "no intact record held it when the log was salvaged";
+
 /// A payload that a message or an effect refers to.
 #[derive(Debug)]
 struct Needed {
     payload: PayloadRef,
-    /// Where it stands in the new log.
-    found: Option<PayloadId>,
+    is_found: bool,
 }
 
 /// Where the payloads of a state stand in the new log.
 #[derive(Debug)]
 pub(super) struct Placement {
-    needed: BTreeMap<PayloadId, Needed>,
+    /// In the order of their ids.
+    needed: Vec<Needed>,
+    /// Those that stand in another record than the state says.
+    moved: BTreeMap<PayloadId, PayloadId>,
     /// Whole segments that stay in place.
     kept: Vec<ReferredSegment>,
     /// The frames of damaged segments whose records are written again, each with the place of the segment among the
     /// files; the first gets the LSN behind `behind`, and so on.
     carried: Vec<(usize, FrameNumber)>,
-    /// The bytes of the needed payloads in them.
+    /// The live bytes in them.
     carried_bytes: u64,
     behind: Lsn,
 }
@@ -126,13 +146,12 @@ impl Placement {
         files: &LogFiles,
         behind: Lsn,
     ) -> Result<Self, WalError> {
-        let payloads = state.view().filter_map(|image| match image {
-            Image::Message { payload, .. } => Some(payload),
-            Image::Effect { effect, .. } => effect.result.and_then(|result| result.payload_ref()),
-            _ => None,
-        });
-        let needed = payloads.map(|payload| (payload.id, Needed { payload, found: None })).collect();
-        let mut placement = Self { needed, kept: Vec::new(), carried: Vec::new(), carried_bytes: 0, behind };
+        let payloads = state.view().filter_map(|image| Some(needed_by(&image)?.1));
+        let mut needed: Vec<_> = payloads.map(|payload| Needed { payload, is_found: false }).collect();
+        needed.sort_unstable_by_key(|needed| needed.payload.id);
+        needed.dedup_by_key(|needed| needed.payload.id);
+        let moved = BTreeMap::new();
+        let mut placement = Self { needed, moved, kept: Vec::new(), carried: Vec::new(), carried_bytes: 0, behind };
         let (known, mut bytes) = (known_positions(files), Vec::new());
         for (index, segment) in files.segments.iter().enumerate() {
             read_whole(storage, segment.file, &mut bytes).map_err(WalError::storage(segment.file))?;
@@ -142,7 +161,7 @@ impl Placement {
             let mut live_bytes = 0;
             for (frame, lsn) in &read.frames {
                 let Some(applied) = frames.applied_lsn(frame.head.number, *lsn) else { continue };
-                live_bytes += placement.place(frame, applied, lsn.filter(|_| stays), index);
+                live_bytes += placement.place(frame, applied, frames, lsn.filter(|_| stays), index);
             }
             match placement.carried.len() > before {
                 true => placement.carried_bytes += live_bytes,
@@ -160,20 +179,34 @@ impl Placement {
 
     /// Places the payloads of a record to which the state refers by `applied`: where they are, if its segment stays
     /// and it is record `stays_at` there, else in a record that is written again. Returns their bytes.
-    fn place(&mut self, frame: &Frame<'_>, applied: Lsn, stays_at: Option<Lsn>, segment: usize) -> u64 {
-        let parts = PayloadId { lsn: applied, part: 0 }..=PayloadId { lsn: applied, part: u32::MAX };
-        if self.needed.range(parts).next().is_none() {
-            return 0;
-        }
+    fn place(
+        &mut self,
+        frame: &Frame<'_>,
+        applied: Lsn,
+        frames: &RecordFrames,
+        stays_at: Option<Lsn>,
+        segment: usize,
+    ) -> u64 {
         let Some(record) = decoded(frame) else { return 0 };
+        // A relocation that could not be applied still has the bytes.
+        let from = match &record.event {
+            Event::Relocated(relocated) => Some(relocated.from).filter(|from| frames.is_exact(from.lsn)),
+            _ => None,
+        };
         let lsn = stays_at.unwrap_or(Lsn(self.behind.0 + self.carried.len() as u64 + 1));
         let mut bytes = 0;
         for (part, body) in record.event.bodies() {
-            let Some(needed) = self.needed.get_mut(&PayloadId { lsn: applied, part }) else { continue };
-            if needed.found.is_none() && needed.payload.fits(&body) {
-                needed.found = Some(PayloadId { lsn, part });
-                // As the broker counts: an empty one needs its segment as well.
-                bytes += needed.payload.encoded_len().max(1);
+            let place = PayloadId { lsn, part };
+            for id in [PayloadId { lsn: applied, part }].into_iter().chain(from) {
+                let Some(at) = self.index_of(id) else { continue };
+                let needed = &mut self.needed[at];
+                if !needed.is_found && needed.payload.fits(&body) {
+                    needed.is_found = true;
+                    bytes += needed.payload.encoded_len() + RECORD_BYTES;
+                    if id != place {
+                        self.moved.insert(id, place);
+                    }
+                }
             }
         }
         if bytes > 0 && stays_at.is_none() {
@@ -182,40 +215,56 @@ impl Placement {
         bytes
     }
 
-    /// The same state with references to the new log, whose last record before the snapshot has the LSN `last_lsn`, and
-    /// what was not found: the positions of such messages are trimmed, and effects are kept without their results.
+    fn index_of(&self, id: PayloadId) -> Option<usize> {
+        self.needed.binary_search_by_key(&id, |needed| needed.payload.id).ok()
+    }
+
+    /// Where a payload stands in the new log, if it was found.
+    fn found(&self, id: PayloadId) -> Option<PayloadId> {
+        let is_found = self.index_of(id).is_some_and(|at| self.needed[at].is_found);
+        is_found.then(|| self.moved.get(&id).copied().unwrap_or(id))
+    }
+
+    /// The same state with references to the new log, whose last record before the snapshot has the LSN `last`, and
+    /// the payloads that were not found, which are lost in it.
     pub(super) fn apply_to(&self, state: &State, last: Lsn) -> Result<(State, LostPayloads), String> {
         let mut lost = LostPayloads::default();
-        let images = state.view().filter_map(|mut image| {
+        let mut referrers: BTreeMap<PayloadId, Vec<Referrer>> = BTreeMap::new();
+        for image in state.view() {
+            let Some((referrer, payload)) = needed_by(&image) else { continue };
+            if self.found(payload.id).is_some() {
+                continue;
+            }
+            match image {
+                Image::Message { topic, partition, offset, .. } => {
+                    let topic = state.topic(topic).ok_or("a message without a topic")?.name().clone();
+                    lost.messages.push(LostMessage { topic, partition, offset });
+                }
+                Image::Effect { identity, .. } => lost.results.push(LostResult { identity }),
+                _ => {}
+            }
+            referrers.entry(payload.id).or_default().push(referrer);
+        }
+        let mut without = state.clone();
+        for (payload, referrers) in referrers {
+            let event = Event::PayloadLost(Box::new(PayloadLost { payload, referrers, damage: Text::from(DAMAGE) }));
+            let record = Record { at: without.clock(), event };
+            without.apply(&record).map_err(|contradiction| contradiction.to_string())?;
+        }
+        let images = without.view().map(|mut image| {
             match &mut image {
                 Image::Origin { last_lsn, .. } => *last_lsn = last,
-                Image::Message { topic, partition, offset, payload, .. } => {
-                    let Some(found) = self.needed.get(&payload.id).and_then(|needed| needed.found) else {
-                        let topic = state.topic(*topic)?.name().clone();
-                        lost.messages.push(LostMessage { topic, partition: *partition, offset: *offset });
-                        return None;
-                    };
-                    payload.id = found;
-                }
-                Image::Effect { identity, effect } => {
-                    if let Some(result) = effect.result.as_deref_mut()
-                        && let Some(before) = result.payload
-                    {
-                        result.payload = self.needed.get(&before).and_then(|needed| needed.found);
-                        if result.payload.is_none() {
-                            lost.results.push(LostResult { identity: identity.clone() });
-                        }
+                Image::Message { payload, .. } => payload.id = self.found(payload.id).unwrap_or(payload.id),
+                Image::Effect { effect, .. } => {
+                    if let Some(result) = effect.result.as_deref_mut() {
+                        result.payload = result.payload.and_then(|before| self.found(before));
                     }
                 }
                 _ => {}
             }
-            Some(image)
+            image
         });
-        let images: Vec<Image> = images.collect();
-        let changed = match lost.messages.is_empty() {
-            true => restored(images.into_iter()).map_err(|contradiction| contradiction.to_string())?,
-            false => repair(images, state.boot()).state,
-        };
+        let changed = restored(images).map_err(|contradiction| contradiction.to_string())?;
         changed.check().map_err(|inconsistency| inconsistency.to_string())?;
         Ok((changed, lost))
     }
@@ -261,6 +310,21 @@ impl Placement {
             }
         }
         Ok(())
+    }
+}
+
+/// What an image refers to, unless that is lost already.
+fn needed_by(image: &Image) -> Option<(Referrer, PayloadRef)> {
+    match image {
+        Image::Message { topic, partition, position, payload, .. } if !payload.id.is_lost() => {
+            let at = MessageAt { topic: *topic, partition: *partition, position: *position };
+            Some((Referrer::Message(at), *payload))
+        }
+        Image::Effect { identity, effect } => {
+            let payload = effect.result.as_ref().and_then(|result| result.payload_ref())?;
+            Some((Referrer::Effect(identity.clone()), payload))
+        }
+        _ => None,
     }
 }
 

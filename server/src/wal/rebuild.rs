@@ -9,13 +9,16 @@
 //! that position. Once messages of a topic are lost, the positions of later ones are unknown, so later records about
 //! them (deliveries, acks) are skipped and the messages are delivered again: at-least-once delivery allows that. No
 //! message counts as acked unless it certainly was.
+//!
+//! A relocation, or a payload that was recorded as lost, says where bytes are and nothing else. If it does not fit what
+//! is left, nothing is lost by leaving it out: payloads are looked for in all records ([`super::payloads`]).
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use driftq_core::codec::record as codec;
 use driftq_core::log::{Frame, LogPosition};
-use driftq_core::record::{Event, Image, Record};
+use driftq_core::record::{Event, Image, Record, Referrer};
 use driftq_core::state::{Contradiction, State};
 use driftq_core::types::{
     Boot, FrameNumber, GroupId, IdentityKey, Lsn, MessageRef, Offset, PartitionId, Position, Timestamp, TopicId,
@@ -50,7 +53,7 @@ pub struct Loss {
     pub images: u64,
     /// The most records that can have been in what was cut off a segment.
     pub cut_off: u64,
-    /// Messages that are known, but whose payloads stand in no whole record, in the order of their topics.
+    /// Messages whose payloads stand in no whole record, in the order of their topics. They are kept without them.
     pub messages: Vec<LostMessage>,
     /// Results that are known, but whose payloads stand in no whole record.
     pub results: Vec<LostResult>,
@@ -139,6 +142,10 @@ impl Rebuild {
         }
         self.frames.add(self.last);
         let (kind, applied) = match codec::decode(head.kind, head.version, frame.payload) {
+            Ok(Record { at, event: event @ (Event::Relocated(_) | Event::PayloadLost(_)) }) => {
+                let _ = self.apply(&Record { at, event });
+                return;
+            }
             Ok(record) => (kind_name(&record.event), self.apply(&record)),
             Err(error) => ("not understood", Err(error.to_string())),
         };
@@ -154,6 +161,7 @@ impl Rebuild {
         if number > last.frame {
             let missing = number.0 - last.frame.0;
             self.lost += missing;
+            self.frames.miss_behind(last.lsn);
             self.loss.ranges.push(last.frame.next()..=number);
             self.last = LogPosition { frame: number, lsn: Lsn(last.lsn.0 + missing) };
         }
@@ -191,7 +199,8 @@ impl Rebuild {
                 | Event::CumulativelyAcked { .. }
                 | Event::EffectDeadLettered(_)
                 | Event::Completed(_)
-        ) || matches!(&record.event, Event::Produced { skipped, .. } if !skipped.is_empty());
+        ) || matches!(&record.event, Event::Produced { skipped, .. } if !skipped.is_empty())
+            || referrers(&record.event).len() > 1;
         // In the rebuilt state, records that were lost have LSNs: more than they had, since marks count as records.
         self.state.continue_behind(Lsn(self.last.lsn.0 - 1));
         if in_parts {
@@ -226,6 +235,10 @@ impl Rebuild {
             Event::Redriven { dead_topic, dead_partition, dead_position, .. } => {
                 is_unknown(*dead_topic, *dead_partition, *dead_position)
             }
+            Event::Relocated(_) | Event::PayloadLost(_) => referrers(event).iter().any(|referrer| match referrer {
+                Referrer::Message(at) => is_unknown(at.topic, at.partition, at.position),
+                Referrer::Effect(_) => false,
+            }),
             Event::RetentionExpired { topic, partition, through } => is_unknown(*topic, *partition, *through),
             Event::CumulativelyAcked { topic, partition, acks, .. } => {
                 acks.iter().any(|ack| is_unknown(*topic, *partition, ack.position))
@@ -322,6 +335,15 @@ impl Rebuild {
     }
 }
 
+/// What refers to the payload that the event is about.
+fn referrers(event: &Event) -> &[Referrer] {
+    match event {
+        Event::Relocated(relocated) => &relocated.referrers,
+        Event::PayloadLost(lost) => &lost.referrers,
+        _ => &[],
+    }
+}
+
 /// The highest id of boots, topics and groups.
 const ID_MAX: u32 = u32::MAX / 2;
 
@@ -383,9 +405,9 @@ fn without_skips(record: &Record) -> Option<Record> {
 mod tests {
     use driftq_core::Body;
     use driftq_core::log::Head;
-    use driftq_core::record::DedupeWindow;
+    use driftq_core::record::{DedupeWindow, MessageAt, PayloadLost, Relocated};
     use driftq_core::types::{
-        Envelope, GroupName, GroupOrigin, GroupStart, Metadata, ProduceScope, Retention, TopicName,
+        Envelope, GroupName, GroupOrigin, GroupStart, Metadata, PayloadId, ProduceScope, Retention, TopicName,
     };
 
     use super::*;
@@ -420,6 +442,23 @@ mod tests {
         take(&mut rebuild, Event::GroupSought { topic, group, targets: [Position(1), Position(5)].into() });
         assert_eq!(rebuild.loss.skipped.len(), 1);
         assert_eq!(rebuild.state, before);
+        // So with what refers to a payload. No bytes are lost by leaving a relocation out.
+        let loss = rebuild.loss.clone();
+        let at = |position| Referrer::Message(MessageAt { topic, partition, position: Position(position) });
+        let (from, referrers) = (PayloadId { lsn: Lsn(4), part: 0 }, vec![at(0), at(7)]);
+        let lost = PayloadLost { payload: from, referrers: referrers.clone(), damage: "d".into() };
+        take(&mut rebuild, Event::PayloadLost(Box::new(lost)));
+        let body = Body::bare(b"key", b"value");
+        let relocated = Relocated { from, referrers, body: body.clone() };
+        take(&mut rebuild, Event::Relocated(Box::new(relocated)));
+        let mut unchanged = before;
+        unchanged.continue_behind(Lsn(rebuild.last.lsn.0 - 1));
+        assert_eq!((&rebuild.state, &rebuild.loss), (&unchanged, &loss));
+        take(&mut rebuild, Event::Relocated(Box::new(Relocated { from, referrers: vec![at(0)], body })));
+        let images = rebuild.state.view();
+        let mut payloads =
+            images.filter_map(|image| if let Image::Message { payload, .. } = image { Some(payload) } else { None });
+        assert_eq!(payloads.next().map(|payload| payload.id.lsn), Some(rebuild.last.lsn), "it has moved");
         Ok(())
     }
 

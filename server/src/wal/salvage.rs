@@ -118,10 +118,10 @@ fn write_loss(f: &mut fmt::Formatter<'_>, loss: &Loss) -> fmt::Result {
         writeln!(f, "lost: whatever was in the part of the last segment that was cut off")?;
     }
     for message in loss.messages.iter().take(LISTED_MAX) {
-        writeln!(f, "lost: {message}: no intact record holds its payload")?;
+        writeln!(f, "lost: the payload of {message}, which becomes a dead letter: no intact record holds it")?;
     }
     if loss.messages.len() > LISTED_MAX {
-        writeln!(f, "lost: {} more messages without their payloads", loss.messages.len() - LISTED_MAX)?;
+        writeln!(f, "lost: the payloads of {} more messages", loss.messages.len() - LISTED_MAX)?;
     }
     for result in loss.results.iter().take(LISTED_MAX) {
         writeln!(f, "lost: {result}: no intact record holds it")?;

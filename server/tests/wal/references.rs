@@ -1,14 +1,18 @@
 //! Segments that snapshots refer to: holes between them, and those that are missing, damaged or too short.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use driftq_core::Command;
+use driftq_core::codec::record as codec;
 use driftq_core::command::Purge;
-use driftq_core::log::FileId;
+use driftq_core::log::{FileId, SegmentHeader, SegmentReader};
+use driftq_core::record::{Event, MessageAt, Record, Referrer, Relocated};
 use driftq_core::types::*;
 use driftq_server::wal::WalCommand;
 
+use super::daemon::{Start, start};
 use super::support::*;
 
 /// The messages of "kept", which are the only ones that stay.
@@ -122,13 +126,44 @@ fn missing_listed_segment_is_refused_and_its_messages_are_named() {
     let (text, salvaged) = salvage_checked(dir.path());
     let lost: Vec<_> = text.lines().filter(|line| line.starts_with("lost: ")).collect();
     assert_eq!(lost.len(), KEPT.len(), "nothing else is lost: {text}");
-    assert!(KEPT.iter().all(|offset| text.contains(&format!("lost: message kept/{offset} in partition "))), "{text}");
+    assert!(
+        KEPT.iter().all(|offset| text.contains(&format!("lost: the payload of message kept/{offset} in partition "))),
+        "{text}"
+    );
     assert_eq!(kept(&salvaged), 0);
     for name in ["gone", "kept", "later-0", "later-1"] {
         assert!(salvaged.topic_named(&TopicName::new(name).unwrap()).is_some(), "{name}");
     }
     let topic = salvaged.topic_named(&TopicName::new("kept").unwrap()).unwrap();
     assert_eq!(topic.next_offset(), Offset(3), "no offset is assigned again or left out");
+    check_dead_letters(dir.path(), &[], &KEPT);
+}
+
+/// A broker starts on the log and delivers the messages `whole` of "kept"; those in `lost` are dead letters without
+/// their values.
+fn check_dead_letters(dir: &Path, whole: &[u64], lost: &[u64]) {
+    let mut broker = Broker::open(dir, u64::MAX, 9_000_100_000);
+    let mut delivered = broker.consume("kept", 100);
+    delivered.sort_unstable();
+    assert_eq!(delivered, whole);
+    broker.now = broker.now.after(Millis(1_000));
+    broker.settle();
+    drop(broker);
+    let state = state(dir);
+    let dead = state.topics().find(|topic| topic.name().as_str().starts_with("dlq.kept")).expect("dead letters");
+    let mut found: Vec<_> = Vec::new();
+    for (_, partition) in dead.partitions() {
+        for (_, message) in partition.messages() {
+            assert!(message.payload.id.is_lost());
+            let fields = message.fields().expect("fields of a dead letter");
+            assert!(fields.lost.as_ref().is_some_and(|damage| damage.contains("salvaged")), "{fields:?}");
+            let origin = fields.dead_letter.as_ref().expect("a dead letter");
+            found.push(origin.original_offset.0);
+        }
+    }
+    found.sort_unstable();
+    assert_eq!(found, lost);
+    assert_eq!(verify(dir).0, 0);
 }
 
 #[test]
@@ -150,9 +185,76 @@ fn damaged_listed_segment_is_found_and_its_other_messages_are_carried_over() {
     let (text, salvaged) = salvage_checked(dir.path());
     let lost: Vec<_> = text.lines().filter(|line| line.starts_with("lost: ")).collect();
     assert_eq!(lost.len(), 1, "{text}");
-    assert!(lost[0].starts_with("lost: message kept/1 in partition "), "{text}");
+    assert!(lost[0].starts_with("lost: the payload of message kept/1 in partition "), "{text}");
     assert_eq!(kept(&salvaged), 2, "the messages before and behind the damage are kept");
     assert!(!segments(dir.path()).contains(&listed), "the damaged segment is in quarantine");
+    let counted: u64 = referred(dir.path()).iter().map(|segment| segment.live_bytes).sum();
+    // The broker counts the same bytes in the snapshots of its own.
+    let mut broker = Broker::open(dir.path(), u64::MAX, 9_000_050_000);
+    broker.ask(Command::Purge(Purge { topic: TopicName::new("new").unwrap() }));
+    broker.pipeline.request_snapshot();
+    broker.settle();
+    drop(broker);
+    let of_broker: u64 = referred(dir.path()).iter().map(|segment| segment.live_bytes).sum();
+    assert_eq!(counted, of_broker);
+    check_dead_letters(dir.path(), &[0, 2], &[1]);
+}
+
+#[test]
+fn message_known_as_lost_stays_lost_in_a_salvage() {
+    let (dir, listed) = with_hole();
+    let hit = produced(dir.path()).into_iter().find(|message| message.file == listed && message.offset == 1).unwrap();
+    flip(dir.path(), listed, hit.start + 60);
+    salvage_checked(dir.path());
+    check_dead_letters(dir.path(), &[0, 2], &[1]);
+    let mut broker = Broker::open(dir.path(), u64::MAX, 9_000_200_000);
+    broker.topic("lost", 1);
+    broker.topic("after", 1);
+    drop(broker);
+    let last = *segments(dir.path()).iter().rfind(|file| !frames(dir.path(), **file).is_empty()).unwrap();
+    let (byte, ..) = *frames(dir.path(), last).iter().find(|(_, _, kind)| *kind == 2).expect("a topic");
+    flip(dir.path(), last, byte + 35);
+    fs::remove_dir_all(quarantine(dir.path())).unwrap();
+    let (text, salvaged) = salvage_checked(dir.path());
+    assert!(!text.contains("lost: the payload "), "{text}");
+    assert_eq!(kept(&salvaged), 0, "the others were acked");
+    let dead = salvaged.topics().find(|topic| topic.name().as_str().starts_with("dlq.kept")).expect("dead letters");
+    assert_eq!(dead.partitions().map(|(_, partition)| partition.messages().count()).sum::<usize>(), 1);
+}
+
+#[test]
+fn relocation_that_does_not_fit_is_no_loss_and_still_has_the_bytes() {
+    let (dir, listed) = with_hole();
+    Broker::open(dir.path(), u64::MAX, 8_000_000).topic("more", 1);
+    let hit = produced(dir.path()).into_iter().find(|message| message.file == listed && message.offset == 1).unwrap();
+    let found = state(dir.path());
+    let topic = found.topic_named(&TopicName::new("kept").unwrap()).unwrap();
+    let partition = topic.partitions().find_map(|(id, partition)| {
+        let mut messages = partition.messages();
+        messages.find_map(|(_, message)| (message.offset == Offset(1)).then_some((id, message.payload.id)))
+    });
+    let (partition, from) = partition.expect("the message");
+    let bytes = fs::read(path(dir.path(), listed)).unwrap();
+    let mut reader = SegmentReader::new(&SegmentHeader::decode(&bytes).unwrap(), &bytes);
+    let body = std::iter::from_fn(|| reader.next()).find_map(|frame| {
+        let record = codec::decode(frame.head.kind, frame.head.version, frame.payload).ok()?;
+        record.event.bodies().find(|_| frame.head.number == hit.number).map(|(_, body)| body)
+    });
+    let body = body.expect("the record of the message");
+    // No message is there.
+    let at = MessageAt { topic: topic.id(), partition, position: Position(77) };
+    let relocated = Relocated { from, referrers: vec![Referrer::Message(at)], body };
+    let record = Record { at: found.clock(), event: Event::Relocated(Box::new(relocated)) };
+    append(dir.path(), |chain, out| {
+        let synced = chain.last().frame;
+        let kind = codec::kind(&record.event);
+        chain.record(out, synced, kind, codec::VERSION, |out| codec::encode(&record, out)).unwrap();
+    });
+    flip(dir.path(), listed, hit.start + 60);
+    let (text, salvaged) = salvage_checked(dir.path());
+    assert!(!text.contains("lost: "), "{text}");
+    assert_eq!(kept(&salvaged), KEPT.len());
+    check_kept(dir.path());
 }
 
 #[test]
@@ -166,7 +268,7 @@ fn listed_segment_that_is_too_short_is_refused_and_keeps_what_is_there() {
     assert!(text.contains(&format!("refused: {listed}: corrupt at byte {}", last.start)), "{text}");
     assert!(text.contains(&format!("in {listed}, which is intact through frame {} only", last.number.0 - 1)), "{text}");
     let (text, salvaged) = salvage_checked(dir.path());
-    assert!(text.contains(&format!("lost: message kept/{} in partition ", last.offset)), "{text}");
+    assert!(text.contains(&format!("lost: the payload of message kept/{} in partition ", last.offset)), "{text}");
     assert_eq!(kept(&salvaged), 2);
 }
 
@@ -183,7 +285,7 @@ fn salvage_of_damage_elsewhere_keeps_listed_segments_in_place() {
     flip(dir.path(), last, byte + 35);
     let (text, salvaged) = salvage_checked(dir.path());
     assert!(text.contains(&format!("was refused: {last}: corrupt at byte {byte}, frame {number}: ")), "{text}");
-    assert!(!text.contains("lost: message "), "{text}");
+    assert!(!text.contains("lost: the payload "), "{text}");
     // A start has cut it to what it holds.
     assert!(before.starts_with(&fs::read(path(dir.path(), listed)).unwrap()), "it stays in place");
     assert_eq!(kept(&salvaged), 3);
@@ -195,4 +297,26 @@ fn salvage_of_damage_elsewhere_keeps_listed_segments_in_place() {
     let (code, text) = salvage(dir.path(), true);
     assert!(code == 3 || code == 0, "{text}");
     assert_eq!(kept(&state(dir.path())), 3);
+}
+
+#[test]
+fn flipped_bit_under_a_queued_payload_costs_that_payload_alone() {
+    let dir = plain_log(12 << 10);
+    let all = produced(dir.path());
+    let listed = referred(dir.path())[0];
+    let hit = all.iter().rfind(|message| message.file == listed.file() && message.number <= listed.last.frame).unwrap();
+    flip(dir.path(), hit.file, hit.end - 20);
+    let values = |without: u64| {
+        let others = all.iter().filter(|message| message.offset != without);
+        others.map(|message| (message.offset, message.value.clone())).collect::<BTreeMap<_, _>>()
+    };
+    let expected = Start::Loses(values(hit.offset), vec![hit.offset]);
+    // A start does not read it. The first who does gets what is left of it, and everything else.
+    let copied = copy(dir.path());
+    assert_eq!(start(copied.path()), expected);
+    let (text, _) = salvage_checked(dir.path());
+    let lost: Vec<_> = text.lines().filter(|line| line.starts_with("lost: ")).collect();
+    assert_eq!(lost.len(), 1, "{text}");
+    assert!(lost[0].contains(&format!("message one/{} in partition 0", hit.offset)), "{text}");
+    assert_eq!(start(dir.path()), expected);
 }

@@ -87,8 +87,8 @@ impl Broker {
         assert!(outputs.iter().any(|output| matches!(output, Output::Reply { result: Ok(_), .. })), "{outputs:?}");
     }
 
-    /// Delivers `count` messages to a consumer, which acks those with an even offset.
-    pub fn consume(&mut self, topic: &str, count: u64) {
+    /// Delivers `count` messages to a consumer, which acks those with an even offset. Returns their offsets.
+    pub fn consume(&mut self, topic: &str, count: u64) -> Vec<u64> {
         let (topic, group) = (TopicName::new(topic).unwrap(), GroupName::new("g").unwrap());
         let owner = OwnerName::new("w").unwrap();
         let outputs = self.ask(Command::Subscribe(Subscribe {
@@ -102,8 +102,10 @@ impl Broker {
             on_disconnect: OnDisconnect::Keep,
             group_lifetime: GroupLifetime::Durable,
         }));
+        let mut delivered = Vec::new();
         for output in outputs {
             let Output::Deliver { delivery, .. } = output else { continue };
+            delivered.push(delivery.offset.0);
             if delivery.offset.0.is_multiple_of(2) {
                 self.ask(Command::Ack(Ack(Claim {
                     topic: topic.clone(),
@@ -115,6 +117,7 @@ impl Broker {
                 })));
             }
         }
+        delivered
     }
 }
 
@@ -290,7 +293,7 @@ impl std::ops::Deref for ReadState {
     }
 }
 
-/// The state of the log, with every message as it is delivered.
+/// The state of the log, with every message as it is delivered; those without their payloads are left out.
 pub fn state(dir: &Path) -> ReadState {
     let mut storage = DataFolder::open(dir).unwrap().storage();
     let (state, recovered) = inspect(&mut storage, None).unwrap();
@@ -298,7 +301,7 @@ pub fn state(dir: &Path) -> ReadState {
     let mut messages = BTreeSet::new();
     for topic in state.topics() {
         for (id, partition) in topic.partitions() {
-            for (_, message) in partition.messages() {
+            for (_, message) in partition.messages().filter(|(_, message)| !message.payload.id.is_lost()) {
                 let body = message.body(&payloads.read(message.payload.id).unwrap());
                 messages.insert((topic.name().to_string(), id.0, message.offset.0, body.value().to_vec()));
             }
