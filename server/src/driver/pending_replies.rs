@@ -1,7 +1,8 @@
 //! Replies that wait for the sync: which consumer of a reply belongs to which ticket.
 //!
 //! The broker replies in the order of commands, except that a reply whose bytes have to be read first (a peek, a
-//! stored result) is overtaken by others. So the waiters are a queue with gaps: no lookup and no allocation per request.
+//! stored result) is overtaken by others. So the waiters are a queue with gaps: no lookup and no allocation per
+//! request.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
