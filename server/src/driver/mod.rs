@@ -195,9 +195,9 @@ impl Driver {
         Ok(ReplyFuture::new(self, slot).await.map(Subscribe::reply))
     }
 
-    /// Decides `command` now; its reply goes to `sink`, after the replies to all commands given to that sink before.
-    pub(crate) fn ask_into(&self, command: Command, sink: Rc<dyn ReplySink>) -> Result<(), Unready> {
-        self.submit(command, Waiter::Sink(sink))
+    /// Decides `command` now; its reply goes to `sink`, with this number.
+    pub(crate) fn ask_into(&self, command: Command, sink: Rc<dyn ReplySink>, number: u64) -> Result<(), Unready> {
+        self.submit(command, Waiter::Sink(sink, number))
     }
 
     /// The next delivery of a stream, as [`Streams::poll_next`].
@@ -426,7 +426,7 @@ impl Driver {
                     self.disconnect(consumer);
                 }
             }
-            Waiter::Sink(sink) => sink.reply(result, clock),
+            Waiter::Sink(sink, number) => sink.reply(number, result, clock),
             Waiter::StreamClosed(consumer) => self.streams.borrow_mut().remove(consumer),
             Waiter::Discard => {}
         }

@@ -17,10 +17,11 @@ use super::streams::StreamSpec;
 /// The reply to a command.
 pub(crate) type ReplyResult = Result<Reply, Refusal>;
 
-/// Takes the replies to many commands, in order.
+/// Takes the replies to many commands.
 pub(crate) trait ReplySink {
-    /// Takes the reply to the oldest command that has none yet; `clock` converts its times to those shown to clients.
-    fn reply(&self, result: ReplyResult, clock: &WallClock);
+    /// Takes the reply to the command that was submitted with this number; `clock` converts its times to those shown
+    /// to clients. Replies come in the order of the commands, unless their bytes have to be read.
+    fn reply(&self, number: u64, result: ReplyResult, clock: &WallClock);
 }
 
 /// What takes a reply.
@@ -29,8 +30,8 @@ pub(crate) enum Waiter {
     Future(usize),
     /// A future whose reply connects a stream first.
     Stream(usize, Box<StreamSpec>),
-    /// A sink that takes many replies.
-    Sink(Rc<dyn ReplySink>),
+    /// A sink that takes many replies, and the number of this one.
+    Sink(Rc<dyn ReplySink>, u64),
     /// The reply is dropped; after it, no delivery to this disconnected stream can follow.
     StreamClosed(ConsumerId),
     /// The reply is dropped.

@@ -360,7 +360,8 @@ impl BatchBody {
 
     fn submit(&self, command: Command, pending: Pending) {
         let sink: Rc<dyn ReplySink> = Rc::clone(&self.responses) as _;
-        match self.api.driver.ask_into(command, sink) {
+        let number = self.responses.inner.borrow().next_number();
+        match self.api.driver.ask_into(command, sink, number) {
             Ok(()) => self.responses.inner.borrow_mut().pending.push_back(pending),
             Err(unready) => self.add_refusal(&unready.into()),
         }
@@ -408,9 +409,18 @@ struct ResponseLines {
 #[derive(Default)]
 struct ResponseLinesInner {
     pending: VecDeque<Pending>,
+    /// The number of the first of them.
+    first: u64,
     /// Lines ready to be sent.
     out: Vec<u8>,
     waker: Option<Waker>,
+}
+
+impl ResponseLinesInner {
+    /// The number of the next line that is submitted.
+    fn next_number(&self) -> u64 {
+        self.first + self.pending.len() as u64
+    }
 }
 
 impl ResponseLines {
@@ -435,41 +445,58 @@ impl ResponseLines {
 }
 
 impl ReplySink for ResponseLines {
-    fn reply(&self, result: ReplyResult, clock: &WallClock) {
+    fn reply(&self, number: u64, result: ReplyResult, clock: &WallClock) {
         let mut inner = self.inner.borrow_mut();
-        let ResponseLinesInner { pending, out, waker } = &mut *inner;
-        match (pending.pop_front(), result) {
-            (Some(Pending::Produce(topic, failure)), Ok(reply)) => {
+        let ResponseLinesInner { pending, first, out, waker } = &mut *inner;
+        let at = number.checked_sub(*first).and_then(|at| usize::try_from(at).ok());
+        let line = at.and_then(|at| pending.get_mut(at)).expect("a reply answers a line that waits for one");
+        if number > *first {
+            // A line before it waits for bytes that are read.
+            let mut ready = Vec::new();
+            self.write(&mut ready, std::mem::replace(line, Pending::Ready(Vec::new())), result, clock);
+            *line = Pending::Ready(ready);
+            return;
+        }
+        self.write(out, std::mem::replace(line, Pending::Ready(Vec::new())), result, clock);
+        while let Some(Pending::Ready(line)) = pending.front_mut() {
+            out.append(line);
+            pending.pop_front();
+            *first += 1;
+        }
+        if let Some(waker) = waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl ResponseLines {
+    /// Writes the response line of a line that waited for this reply.
+    fn write(&self, out: &mut Vec<u8>, line: Pending, result: ReplyResult, clock: &WallClock) {
+        match (line, result) {
+            (Pending::Produce(topic, failure), Ok(reply)) => {
                 let at = Produce::reply(reply);
                 self.metrics.count_routed(at.router);
                 write_line(out, |json| write_produced(json, &topic, &at, failure));
             }
-            (Some(Pending::Produce(..)), Err(refusal)) => {
+            (Pending::Produce(..), Err(refusal)) => {
                 let error = refusal.into();
                 self.metrics.count_rejected(ApiError::reason(&error));
                 write_error(&error, out);
             }
-            (Some(Pending::Settled), Ok(_)) => out.extend_from_slice(b"{\"status\":204}\n"),
-            (Some(Pending::Complete(routing)), Ok(reply)) => {
+            (Pending::Settled, Ok(_)) => out.extend_from_slice(b"{\"status\":204}\n"),
+            (Pending::Complete(routing), Ok(reply)) => {
                 let outputs = Complete::reply(reply);
                 write_line(out, |json| write_completed(json, &outputs, &routing, &self.metrics));
             }
-            (Some(Pending::Begin), Ok(reply)) => {
+            (Pending::Begin, Ok(reply)) => {
                 let begun = Begin::reply(reply);
                 write_line(out, |json| write_begun(json, &begun, clock, "effect_status"));
             }
-            (Some(Pending::Finish), Ok(_)) => write_line(out, |json| json.flag("ok", true)),
-            (Some(Pending::Settled | Pending::Complete(_) | Pending::Begin | Pending::Finish), Err(refusal)) => {
+            (Pending::Finish, Ok(_)) => write_line(out, |json| json.flag("ok", true)),
+            (Pending::Settled | Pending::Complete(_) | Pending::Begin | Pending::Finish, Err(refusal)) => {
                 write_error(&refusal.into(), out);
             }
-            (Some(Pending::Ready(_)) | None, _) => unreachable!("a reply answers a line that waits for one"),
-        }
-        while let Some(Pending::Ready(line)) = pending.front_mut() {
-            out.append(line);
-            pending.pop_front();
-        }
-        if let Some(waker) = waker.take() {
-            waker.wake();
+            (Pending::Ready(_), _) => unreachable!("a reply answers a line that waits for one"),
         }
     }
 }
