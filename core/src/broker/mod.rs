@@ -285,6 +285,12 @@ impl<F: Faults> Broker<F> {
         self.now
     }
 
+    /// Whether deliveries to a consumer, or what follows them, wait for bytes that are not in memory.
+    #[must_use]
+    pub fn awaits_bytes(&self, consumer: ConsumerId) -> bool {
+        self.outputs.awaits_bytes(consumer)
+    }
+
     /// The LSN of the last appended record.
     #[must_use]
     pub fn appended(&self) -> Lsn {

@@ -305,6 +305,11 @@ impl Outputs {
         self.held.len() + self.unsynced.len() + waiting + self.ready.len()
     }
 
+    /// Whether outputs of a consumer wait for their bytes.
+    pub(super) fn awaits_bytes(&self, consumer: ConsumerId) -> bool {
+        self.queues.contains_key(&Recipient::Consumer(consumer))
+    }
+
     /// Everything that affects later calls. Numbers count by their order alone.
     pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self { held, unsynced, queues, wanted, ready, next_number: _, withdrawn, lost } = self;
@@ -325,13 +330,8 @@ impl Outputs {
     /// Holds an output that contains all its bytes.
     pub(super) fn hold(&mut self, decided_at: Lsn, output: Output) {
         if !self.queues.is_empty() {
-            return self.hold_unfilled(Unfilled {
-                decided_at,
-                waits_for: Lsn(0),
-                output,
-                leased: None,
-                unread: Vec::new(),
-            });
+            let unfilled = Unfilled { decided_at, waits_for: Lsn(0), output, leased: None, unread: Vec::new() };
+            return self.hold_unfilled(unfilled);
         }
         let number = self.take_number();
         self.held.push_back(Held { number, decided_at, output });

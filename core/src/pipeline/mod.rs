@@ -395,6 +395,13 @@ impl<F: Faults> Pipeline<F> {
         &self.broker
     }
 
+    /// Whether a produce whose record has `bytes` bytes would be refused for now, since the next segment is being
+    /// prepared. It ends with the completion of a job of [`JobClass::Background`].
+    #[must_use]
+    pub fn is_preparing_room(&self, bytes: u64) -> bool {
+        self.log.is_preparing_room(bytes)
+    }
+
     /// The position through which the log is synced.
     #[must_use]
     pub fn synced(&self) -> LogPosition {

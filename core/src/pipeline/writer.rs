@@ -430,6 +430,12 @@ impl Writer {
         }
     }
 
+    /// Whether a record of growth with a frame of `len` bytes would be refused until the next segment is ready.
+    pub(super) fn is_preparing_room(&self, len: u64) -> bool {
+        let end = self.end().saturating_add(len).saturating_add(FOOTER_BYTES + self.reserve_bytes.max(MARKS_BYTES));
+        end > self.capacity && matches!(self.next, NextSegment::Missing | NextSegment::Creating)
+    }
+
     /// Whether the frame of `len` bytes just appended to the buffer takes the room of the footer's content, and should
     /// go to the next segment, which is ready.
     fn crowds_footer(&self, len: u64) -> bool {

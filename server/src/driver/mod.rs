@@ -68,6 +68,11 @@ pub(crate) enum Unready {
     LogStalled,
 }
 
+/// How long a message waits for room in the log before it is refused: as long as its client would be told to wait.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
+/// What the record of a message takes beside its key and value, with what is usual of metadata.
+const RECORD_OVERHEAD: u64 = 1_024;
+
 /// The broker of this process and everything that waits for it.
 pub(crate) struct Driver {
     clock: Clock,
@@ -87,6 +92,8 @@ pub(crate) struct Driver {
     check_clock_at: Cell<Timestamp>,
     /// The monotonic time at which the log job in progress began.
     log_busy_since: Cell<Option<Timestamp>>,
+    /// Notifies those who wait for room in the log.
+    log_room: Notify,
 }
 
 struct Engine {
@@ -112,6 +119,7 @@ impl Driver {
             is_failure_logged: Cell::new(false),
             check_clock_at: Cell::new(Timestamp(0)),
             log_busy_since: Cell::new(None),
+            log_room: Notify::new(),
         })
     }
 
@@ -195,6 +203,23 @@ impl Driver {
         Ok(ReplyFuture::new(self, slot).await.map(Subscribe::reply))
     }
 
+    /// Whether a message of `bytes` bytes would be refused for now, since the log's next segment is being prepared.
+    pub(crate) fn lacks_log_room(&self, bytes: usize) -> bool {
+        let bytes = (bytes as u64).saturating_add(RECORD_OVERHEAD);
+        self.unready().is_none() && self.with_pipeline(|pipeline| pipeline.is_preparing_room(bytes)).unwrap_or(false)
+    }
+
+    /// Waits until the log has room for a message of `bytes` bytes, at most [`ROOM_WAIT_MAX`]. False if it has none.
+    pub(crate) async fn wait_for_log_room(&self, bytes: usize) -> bool {
+        let until = tokio::time::Instant::now() + ROOM_WAIT_MAX;
+        while self.lacks_log_room(bytes) {
+            if tokio::time::timeout_at(until, self.log_room.notified()).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Decides `command` now; its reply goes to `sink`, with this number.
     pub(crate) fn ask_into(&self, command: Command, sink: Rc<dyn ReplySink>, number: u64) -> Result<(), Unready> {
         self.submit(command, Waiter::Sink(sink, number))
@@ -211,6 +236,11 @@ impl Driver {
             self.wake.notify_one();
         }
         next
+    }
+
+    /// Whether deliveries of a stream are decided and wait for their bytes to be read from the log.
+    pub(crate) fn awaits_bytes(&self, consumer: ConsumerId) -> bool {
+        self.with_pipeline(|pipeline| pipeline.broker().awaits_bytes(consumer)).unwrap_or(false)
     }
 
     /// The client of a stream has disconnected. Deliveries it did not read, and those still on their way, are released.
@@ -271,6 +301,7 @@ impl Driver {
     pub(crate) fn drain(&self) {
         self.draining.set(true);
         self.stopped.notify_waiters();
+        self.log_room.notify_waiters();
         self.streams.borrow_mut().close_all();
         self.wake.notify_one();
     }
@@ -356,6 +387,7 @@ impl Driver {
             self.metrics.observe_log_batch(pipeline.synced().lsn.0 - synced.lsn.0, bytes, took);
         } else {
             self.metrics.count_snapshot_bytes(bytes);
+            self.log_room.notify_waiters();
         }
     }
 

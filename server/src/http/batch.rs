@@ -88,6 +88,12 @@ pub(crate) struct BatchBody {
     routing: VecDeque<Routing>,
     /// Bytes of the values in `routing`.
     routing_bytes: usize,
+    /// The wait for room in the log.
+    room: Option<Pin<Box<dyn Future<Output = bool>>>>,
+    /// The log had no room in time: lines are not held up again before it has.
+    is_room_given_up: bool,
+    /// The body has ended, and its last line is not submitted yet.
+    is_ending: bool,
 }
 
 /// A line that waits for the router or behind one that does.
@@ -122,6 +128,9 @@ impl BatchBody {
             has_sent: false,
             routing: VecDeque::new(),
             routing_bytes: 0,
+            room: None,
+            is_room_given_up: false,
+            is_ending: false,
         }
     }
 
@@ -155,7 +164,8 @@ impl BatchBody {
 
     /// Whether every line of the request has its response line.
     fn is_complete(&self, responses: &ResponseLinesInner) -> bool {
-        self.body.is_none() && self.chunk.is_empty() && self.routing.is_empty() && responses.pending.is_empty()
+        let is_read = self.body.is_none() && self.chunk.is_empty() && !self.is_ending;
+        is_read && self.routing.is_empty() && responses.pending.is_empty()
     }
 
     /// Submits lines until the body, the router or a limit must be waited for.
@@ -166,6 +176,9 @@ impl BatchBody {
                 return;
             }
             if let Some(end) = memchr::memchr(b'\n', &self.chunk) {
+                if self.poll_log_room(self.partial.len() + end, context).is_pending() {
+                    return;
+                }
                 let rest = self.chunk.split_to(end);
                 self.chunk.advance(1);
                 self.end_line(&rest, context);
@@ -173,6 +186,13 @@ impl BatchBody {
             }
             let rest = std::mem::take(&mut self.chunk);
             self.keep_partial(&rest);
+            if self.is_ending {
+                if self.poll_log_room(self.partial.len(), context).is_pending() {
+                    return;
+                }
+                self.is_ending = false;
+                self.end_line(&[], context);
+            }
             let Some(body) = &mut self.body else { return };
             if std::mem::take(&mut self.has_sent) || self.responses.has_pending() || !self.routing.is_empty() {
                 // The client may have waited for a response line, so this pause does not count.
@@ -183,7 +203,7 @@ impl BatchBody {
                 Poll::Ready(Ok(Some(data))) => self.chunk = data,
                 Poll::Ready(Ok(None)) => {
                     self.body = None;
-                    self.end_line(&[], context);
+                    self.is_ending = true;
                 }
                 Poll::Ready(Err(error)) => {
                     self.body = None;
@@ -193,6 +213,33 @@ impl BatchBody {
                 }
             }
         }
+    }
+
+    /// Ready if a line of `bytes` bytes may be submitted: the log has room, or has had none for long.
+    fn poll_log_room(&mut self, bytes: usize, context: &mut Context<'_>) -> Poll<()> {
+        if !matches!(self.kind, BatchKind::Produce { .. }) {
+            return Poll::Ready(());
+        }
+        if self.room.is_none() {
+            if !self.api.driver.lacks_log_room(bytes) {
+                self.is_room_given_up = false;
+                return Poll::Ready(());
+            }
+            if self.is_room_given_up {
+                return Poll::Ready(());
+            }
+        }
+        let wait = || {
+            let api = Rc::clone(&self.api);
+            Box::pin(async move { api.driver.wait_for_log_room(bytes).await }) as Pin<Box<dyn Future<Output = bool>>>
+        };
+        let room = self.room.get_or_insert_with(wait);
+        let has_room = std::task::ready!(room.as_mut().poll(context));
+        self.room = None;
+        // The client may have waited for a response line.
+        self.has_sent = true;
+        self.is_room_given_up = !has_room;
+        Poll::Ready(())
     }
 
     fn is_routing_full(&self) -> bool {

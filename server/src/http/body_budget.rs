@@ -1,7 +1,7 @@
 //! Memory of request bodies that are not complete yet, all together.
 //!
 //! A body that arrives in one piece is not counted: it is handled and gone before anything else happens. What counts is
-//! what is collected while its rest is awaited.
+//! what is collected while its rest is awaited, and messages that wait for room in the log.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -46,6 +46,16 @@ impl BodyBytes {
     /// Nothing yet.
     pub(crate) fn new(budget: &Rc<BodyBudget>) -> Self {
         Self { budget: Rc::clone(budget), bytes: 0 }
+    }
+
+    /// Holds `bytes` bytes.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(crate) fn hold(budget: &Rc<BodyBudget>, bytes: usize) -> Result<Self, NoMemory> {
+        let mut held = Self::new(budget);
+        held.set(bytes)?;
+        Ok(held)
     }
 
     /// Makes room for `more` bytes at the end of `collected`, which may become `max` bytes long. Memory is taken in

@@ -26,6 +26,9 @@ use crate::json;
 /// Bytes written at a time; a longer message is written as a whole.
 const CHUNK_BYTES: usize = 64 << 10;
 
+/// How often it is checked at most whether messages that are read from the log have arrived.
+const READ_INTERVAL: Duration = Duration::from_millis(5);
+
 /// The fields of the request.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -178,8 +181,14 @@ impl StreamBody {
             let (now, blank_at) = (Instant::now(), self.sent_at + self.keep_alive);
             let end_at = self.wait.and_then(|wait| self.delivered_at.checked_add(wait));
             if end_at.is_some_and(|end_at| end_at <= now) {
-                self.is_complete = true;
-                return Poll::Ready(None);
+                if !self.driver.awaits_bytes(self.consumer) {
+                    self.is_complete = true;
+                    return Poll::Ready(None);
+                }
+                // Messages were ready: the idle time begins when they are read from the log.
+                self.delivered_at = now;
+                self.timer.as_mut().reset(now + self.wait.unwrap_or_default().max(READ_INTERVAL));
+                continue;
             }
             if blank_at <= now {
                 self.sent_at = now;

@@ -8,6 +8,7 @@ use driftq_core::types::TopicName;
 use hyper::StatusCode;
 
 use super::api::Api;
+use super::body_budget::BodyBytes;
 use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::parse;
@@ -34,6 +35,12 @@ pub(crate) async fn produce(api: &Rc<Api>, mut produce: Box<Produce>) -> Result<
     let mut failure = None;
     if !api.router.is_empty() {
         (produce, failure) = route(Rc::clone(api), produce, Company::Alone).await?;
+    }
+    let bytes = produce.key.len() + produce.value.len();
+    if api.driver.lacks_log_room(bytes)
+        && let Ok(_held) = BodyBytes::hold(&api.bodies, bytes)
+    {
+        api.driver.wait_for_log_room(bytes).await;
     }
     let topic = produce.topic.clone();
     let at = api.driver.ask(produce).await??;

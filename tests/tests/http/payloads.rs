@@ -279,3 +279,36 @@ fn lines_of_a_batch_get_their_own_replies_though_some_results_are_read() {
         }
     }
 }
+
+#[test]
+fn fast_producers_wait_for_room_in_the_log() {
+    let folder = Folder::new();
+    let server = folder.start();
+    server.create("t", 1);
+    let line = json!({ "topic": "t", "value": "v".repeat(16 << 10) }).to_string();
+    let (lines, single) = (400, 100);
+    let (refused, offsets) = std::thread::scope(|scope| {
+        let producers: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut connection = server.connect();
+                    (0..single).filter(|_| connection.call("POST", "/v1/produce", &[], &line).status != 200).count()
+                })
+            })
+            .collect();
+        // The last line has no end.
+        let batch = server.call("POST", "/v1/produce", &[NDJSON], &vec![line.as_str(); lines].join("\n"));
+        let replies: Vec<Value> = batch.body.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        assert_eq!(replies.len(), lines);
+        let offsets: Vec<u64> = replies.iter().filter_map(|reply| reply["offset"].as_u64()).collect();
+        let refused: usize = producers.into_iter().map(|producer| producer.join().expect("a count")).sum();
+        (refused + lines - offsets.len(), offsets)
+    });
+    assert!(offsets.is_sorted(), "lines are stored in their order");
+    // Twenty segments are filled. Without waiting most messages were refused; few may be if the disk is very slow.
+    let all = lines + 4 * single;
+    println!("{refused} of {all} were refused");
+    assert!(refused * 20 <= all, "{refused} of {all} were refused");
+    let text = server.get("/metrics").body;
+    assert!(text.contains("\ndriftq_body_bytes 0\n"), "nothing waits any more");
+}
