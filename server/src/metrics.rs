@@ -350,6 +350,7 @@ fn register_broker(pipeline: &Pipeline, specified: &mut Registry, registry: &mut
         ("payload_hits", "Payloads found in memory when an output needed them", hits),
         ("payload_misses", "Payloads not found in memory when an output needed them", misses),
         ("payload_reads", "Reads of payloads from the log", reads),
+        ("payload_reads_ahead", "Reads of payloads before an output needed them", pipeline.reads_ahead()),
         ("payload_read_bytes", "Bytes read from the log for payloads", read_bytes),
         ("payloads_relocated", "Payloads written again, so that segments can be removed", counters.relocated),
         ("payloads_lost", "Payloads that were damaged on disk", counters.payloads_lost),

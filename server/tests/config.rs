@@ -125,6 +125,7 @@ fn every_variable_is_applied() {
         ("DRIFTQ_MAX_PARTITION_MSGS", "8"),
         ("DRIFTQ_MAX_PARTITION_BYTES", "9"),
         ("DRIFTQ_MEMORY_BYTES", "10"),
+        ("DRIFTQ_READ_AHEAD_BYTES", "11"),
         ("DRIFTQ_LOG_FORMAT", "json"),
         ("DRIFTQ_LOG_LEVEL", "debug"),
         ("DRIFTQ_INSECURE", "1"),
@@ -137,9 +138,10 @@ fn every_variable_is_applied() {
     assert_eq!((in_flight_max, partition_messages_max, partition_bytes_max), (7, 8, 9));
     assert_eq!((settings.log.format, settings.log.level.as_str()), (LogFormat::Json, "debug"));
     assert_eq!(settings.http.allowed_hosts, ["a", "b.example"]);
-    assert_eq!(settings.storage.memory_bytes, 10);
-    let flag = load("--memory-bytes 0", &env, None).unwrap();
+    assert_eq!((settings.storage.memory_bytes, settings.storage.read_ahead_bytes), (10, 11));
+    let flag = load("--memory-bytes 0 --read-ahead-bytes 1", &env, None).unwrap();
     assert_eq!((flag.storage.memory_bytes, flag.pipeline().memory_bytes), (0, 0));
+    assert_eq!((flag.storage.read_ahead_bytes, flag.pipeline().read_ahead_bytes), (1, 1));
 }
 
 #[test]
@@ -335,7 +337,7 @@ fn unknown_key_is_refused_with_file_line_and_known_keys() {
         assert!(message.contains(&format!("unknown field `{key}`, expected ")), "{message}");
     }
     let message = refused_file("[storage]\nx = 1");
-    for known in ["segment_bytes", "memory_bytes", "spare_segments", "scrub_interval_ms", "state_bytes_max"] {
+    for known in ["segment_bytes", "memory_bytes", "read_ahead_bytes", "spare_segments", "scrub_interval_ms"] {
         assert!(message.contains(&format!("`{known}`")), "{known}: {message}");
     }
 }

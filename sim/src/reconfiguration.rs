@@ -13,7 +13,8 @@ use crate::setup::Setup;
 const SEGMENT_BYTES_MIN: u64 = HEADER_BYTES as u64 + 400;
 
 /// Limits that may be 0.
-const MAY_BE_ZERO: &[&str] = &["reserve_bytes", "retained_bytes_max", "memory_bytes", "clean_spare_segments"];
+const MAY_BE_ZERO: &[&str] =
+    &["reserve_bytes", "retained_bytes_max", "memory_bytes", "read_ahead_bytes", "clean_spare_segments"];
 
 /// The fields of a [`Setup`] that change at the next start, with their new values; `null` is the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

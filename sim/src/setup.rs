@@ -68,6 +68,9 @@ pub struct Setup {
     /// Bytes of payloads that stay in memory; without it all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
+    /// Bytes that are read ahead of each group that drains a partition from the log.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub read_ahead_bytes: u64,
     /// Reads of payloads are steps of their own; without it they are performed at once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_steps: bool,
@@ -230,6 +233,7 @@ impl Setup {
             snapshot_every_bytes: self.snapshot_every_bytes,
             slice_bytes: self.slice_bytes,
             memory_bytes: self.memory_bytes.unwrap_or(u64::MAX),
+            read_ahead_bytes: self.read_ahead_bytes,
             clean_spare_segments: self.clean_spare_segments,
             scrub_interval: self.scrub_ms.map(Millis),
             state_bytes_max: self.state_bytes_max.unwrap_or(u64::MAX),
@@ -278,6 +282,7 @@ impl Default for Setup {
             snapshot_every_bytes: 1 << 20,
             slice_bytes: 1_024,
             memory_bytes: None,
+            read_ahead_bytes: 0,
             read_steps: false,
             clean_spare_segments: default_spare_segments(),
             scrub_ms: None,
@@ -292,6 +297,11 @@ impl Default for Setup {
             shows_given_up: false,
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "called by serde")]
+fn is_nothing(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// Whether a limit is the default, which never applies.

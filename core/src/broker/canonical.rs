@@ -20,6 +20,7 @@ impl<F: Faults> Broker<F> {
             durable,
             outputs,
             payloads,
+            read_ahead,
             next_ticket,
             next_consumer,
             next_token,
@@ -36,6 +37,7 @@ impl<F: Faults> Broker<F> {
         let digest = state.digest_by_content(|id| payloads.peek(id).map_or_else(|| place(id), Body::content_hash));
         write!(out, "{} {now:?} {origin:?} {check_clock_at:?} {appended:?} {durable:?} ", digest)?;
         outputs.canonical(out)?;
+        read_ahead.canonical(out)?;
         write!(
             out,
             "{next_ticket:?} {next_consumer:?} {next_token} {stalled_until:?} {failure:?} {closing} {damaged:?} "

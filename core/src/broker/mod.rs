@@ -14,6 +14,7 @@ mod losses;
 mod outputs;
 mod payload_cache;
 mod payloads;
+mod read_ahead;
 mod retention;
 mod timeouts;
 
@@ -25,6 +26,7 @@ pub use self::counters::{Counters, DeadLetterCounts};
 pub use self::losses::Damaged;
 use self::outputs::Outputs;
 use self::payload_cache::PayloadCache;
+use self::read_ahead::ReadAhead;
 use crate::command::Command;
 use crate::decide::{Aside, Decision, DecisionContext};
 use crate::faults::{Faults, NoFaults};
@@ -102,6 +104,7 @@ pub struct Broker<F: Faults = NoFaults> {
     durable: Lsn,
     outputs: Outputs,
     payloads: PayloadCache,
+    read_ahead: ReadAhead,
     next_ticket: Ticket,
     next_consumer: ConsumerId,
     next_token: u64,
@@ -135,6 +138,7 @@ impl<F: Faults> Broker<F> {
             durable: last,
             outputs: Outputs::default(),
             payloads: PayloadCache::new(payload_bytes_max),
+            read_ahead: ReadAhead::new(0, payload_bytes_max),
             next_ticket: Ticket(0),
             next_consumer: ConsumerId(1),
             next_token: 0,

@@ -9,12 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
+mod unfilled;
+
+pub(super) use self::unfilled::{Leased, Unfilled};
+use self::unfilled::{Unread, put_result};
 use super::payload_cache::PayloadCache;
-use crate::reply::{Output, Peeked, Refusal, Reply, StoreReply};
-use crate::state::Message;
-use crate::types::{Body, ConsumerId, LeaseToken, Lsn, MessageRef, Millis, PayloadId, PayloadRef, Text, Ticket};
+use crate::reply::{Output, Peeked, Refusal, Reply};
+use crate::types::{Body, ConsumerId, LeaseToken, Lsn, MessageRef, PayloadId, Text, Ticket};
 
 /// An output that is held.
 #[derive(Clone, Debug)]
@@ -24,52 +26,6 @@ struct Held {
     /// The last record when it was decided.
     decided_at: Lsn,
     output: Output,
-}
-
-/// An output that may lack bytes.
-#[derive(Clone, Debug)]
-pub(super) struct Unfilled {
-    /// The last record when it was decided.
-    decided_at: Lsn,
-    /// If it lacked a payload that was lost: the record that says so.
-    waits_for: Lsn,
-    /// The bodies in it are empty until they are read.
-    output: Output,
-    /// Of a delivery.
-    leased: Option<Leased>,
-    /// What it lacks.
-    unread: Vec<Unread>,
-}
-
-/// The lease of a held delivery.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Leased {
-    pub(super) message_ref: MessageRef,
-    pub(super) lease: Millis,
-}
-
-/// Bytes that an output lacks.
-#[derive(Clone, Debug)]
-struct Unread {
-    of: Source,
-    /// Their place in the output.
-    slot: usize,
-}
-
-/// What bytes belong to.
-#[derive(Clone, Debug)]
-enum Source {
-    Message(Message),
-    Result(PayloadRef),
-}
-
-impl Source {
-    fn payload(&self) -> PayloadId {
-        match self {
-            Self::Message(message) => message.payload.id,
-            Self::Result(payload) => payload.id,
-        }
-    }
 }
 
 /// To whom an output goes.
@@ -86,150 +42,6 @@ impl Recipient {
             Output::Deliver { consumer, .. } | Output::Closed { consumer, .. } => Self::Consumer(*consumer),
         }
     }
-}
-
-impl Unfilled {
-    /// The delivery of `message`, with its bytes if `find` has them in memory.
-    pub(super) fn delivery(
-        decided_at: Lsn,
-        output: Output,
-        leased: Leased,
-        message: Message,
-        find: impl FnMut(PayloadId) -> Option<Body>,
-    ) -> Self {
-        let mut delivery = Self { decided_at, waits_for: Lsn(0), output, leased: Some(leased), unread: Vec::new() };
-        delivery.add(Source::Message(message), 0, find);
-        delivery
-    }
-
-    /// A peek at `messages`, with the bytes that `find` has in memory.
-    pub(super) fn peek(
-        decided_at: Lsn,
-        ticket: Ticket,
-        messages: Vec<Message>,
-        mut find: impl FnMut(PayloadId) -> Option<Body>,
-    ) -> Self {
-        let peeked = |message: &Message| Peeked {
-            offset: message.offset,
-            produced_at: message.produced_at,
-            body: Body::bare(&[], &[]),
-        };
-        let output = Output::Reply { ticket, result: Ok(Reply::Peeked(messages.iter().map(peeked).collect())) };
-        let mut peek = Self { decided_at, waits_for: Lsn(0), output, leased: None, unread: Vec::new() };
-        for (slot, message) in messages.into_iter().enumerate() {
-            peek.add(Source::Message(message), slot, &mut find);
-        }
-        peek
-    }
-
-    /// A reply of the idempotency store that repeats `results`, each with its place in the reply; with the bytes that
-    /// `find` has in memory.
-    pub(super) fn replay(
-        decided_at: Lsn,
-        output: Output,
-        results: Vec<(usize, PayloadRef)>,
-        mut find: impl FnMut(PayloadId) -> Option<Body>,
-    ) -> Self {
-        let mut replay = Self { decided_at, waits_for: Lsn(0), output, leased: None, unread: Vec::new() };
-        for (slot, payload) in results {
-            replay.add(Source::Result(payload), slot, &mut find);
-        }
-        replay
-    }
-
-    /// Adds bytes, or notes that they are lacking.
-    fn add(&mut self, of: Source, slot: usize, mut find: impl FnMut(PayloadId) -> Option<Body>) {
-        if put_lost(&mut self.output, slot, &of) {
-            return;
-        }
-        match find(of.payload()) {
-            Some(stored) => put(&mut self.output, slot, &of, &stored),
-            None => self.unread.push(Unread { of, slot }),
-        }
-    }
-
-    /// Whether it lacks bytes.
-    fn is_unread(&self) -> bool {
-        !self.unread.is_empty()
-    }
-
-    /// Fills in what is left of the payloads of the records `lsns`.
-    fn lose(&mut self, lsns: &RangeInclusive<Lsn>, damage: &Text) {
-        let output = &mut self.output;
-        self.unread.retain_mut(|Unread { of, slot }| {
-            if !lsns.contains(&of.payload().lsn) {
-                return true;
-            }
-            match (of, &mut *output) {
-                (Source::Result(_), Output::Reply { result: Ok(Reply::Store(reply)), .. }) => {
-                    put_result(reply, *slot, None);
-                }
-                (Source::Result(_), output) => unreachable!("it repeats no result: {output:?}"),
-                (of @ Source::Message(_), output) => {
-                    if let Source::Message(message) = of {
-                        message.lose(damage);
-                    }
-                    put_lost(output, *slot, of);
-                }
-            }
-            false
-        });
-    }
-
-    /// Adds the bytes that are found.
-    fn fill(&mut self, mut find: impl FnMut(PayloadId) -> Option<Body>) {
-        let output = &mut self.output;
-        self.unread.retain(|Unread { of, slot }| match find(of.payload()) {
-            Some(stored) => {
-                put(output, *slot, of, &stored);
-                false
-            }
-            None => true,
-        });
-    }
-}
-
-/// Puts bytes into their place in an output.
-fn put(output: &mut Output, slot: usize, of: &Source, stored: &Body) {
-    match (output, of) {
-        (Output::Deliver { delivery, .. }, Source::Message(message)) => delivery.body = message.body(stored),
-        (Output::Reply { result: Ok(Reply::Peeked(peeked)), .. }, Source::Message(message)) => {
-            peeked[slot].body = message.body(stored);
-        }
-        (Output::Reply { result: Ok(Reply::Store(reply)), .. }, Source::Result(payload)) => {
-            let text = payload.fits(stored).then(|| String::from_utf8_lossy(stored.value()).into());
-            put_result(reply, slot, text);
-        }
-        (output, _) => unreachable!("it has no such bytes: {output:?}"),
-    }
-}
-
-/// Puts what is left of a message into its place in an output; false if its payload is not lost.
-fn put_lost(output: &mut Output, slot: usize, of: &Source) -> bool {
-    let Source::Message(message) = of else { return false };
-    let Some(body) = message.body_without_payload() else { return false };
-    match output {
-        Output::Deliver { delivery, .. } => delivery.body = body,
-        Output::Reply { result: Ok(Reply::Peeked(peeked)), .. } => peeked[slot].body = body,
-        output => unreachable!("it has no message: {output:?}"),
-    }
-    true
-}
-
-/// Puts a result into its place in a reply; without a `text` it is lost.
-fn put_result(reply: &mut StoreReply, slot: usize, text: Option<Arc<str>>) {
-    let (result, result_lost) = match reply {
-        StoreReply::Replay { outcome, result_lost } => (&mut outcome.result, result_lost),
-        StoreReply::Effect(found) => (&mut found.result, &mut found.result_lost),
-        StoreReply::Listed(page) => {
-            let (_, found) = &mut page.effects[slot];
-            (&mut found.result, &mut found.result_lost)
-        }
-        StoreReply::Execute { .. } | StoreReply::Retryable { .. } | StoreReply::Renewed { .. } => {
-            unreachable!("it repeats no result: {reply:?}")
-        }
-    };
-    (*result_lost, *result) = (text.is_none(), text);
 }
 
 /// An output that lacked bytes when it was decided, or that comes behind such a one of the same recipient.
@@ -278,8 +90,8 @@ pub(super) struct Outputs {
     unsynced: VecDeque<Waiting>,
     /// The recipients of outputs that may wait for bytes.
     queues: BTreeMap<Recipient, Queue>,
-    /// The payloads that synced outputs lack, and for whom.
-    wanted: BTreeMap<PayloadId, BTreeSet<Recipient>>,
+    /// The payloads that synced outputs lack, and the outputs: each by its recipient and its number.
+    wanted: BTreeMap<PayloadId, Vec<(Recipient, u64)>>,
     /// Outputs that have waited and may leave, by number.
     ready: BTreeMap<u64, Output>,
     next_number: u64,
@@ -324,14 +136,15 @@ impl Outputs {
             let waits = unfilled.map(|Unfilled { leased, unread, waits_for, .. }| (leased, unread, waits_for));
             write!(out, "{decided_at:?} {output:?} {waits:?} ")?;
         }
+        let wanted = wanted.iter().map(|(payload, waiting)| (payload, waiting.iter().map(|(recipient, _)| recipient)));
+        let wanted: Vec<(_, BTreeSet<_>)> = wanted.map(|(payload, waiting)| (payload, waiting.collect())).collect();
         write!(out, "{wanted:?} {withdrawn:?} {lost:?} ")
     }
 
     /// Holds an output that contains all its bytes.
     pub(super) fn hold(&mut self, decided_at: Lsn, output: Output) {
         if !self.queues.is_empty() {
-            let unfilled = Unfilled { decided_at, waits_for: Lsn(0), output, leased: None, unread: Vec::new() };
-            return self.hold_unfilled(unfilled);
+            return self.hold_unfilled(Unfilled::complete(decided_at, output));
         }
         let number = self.take_number();
         self.held.push_back(Held { number, decided_at, output });
@@ -390,7 +203,7 @@ impl Outputs {
 
     /// Sets the synced outputs aside that have to wait for bytes, after adding what is in the cache, and returns the
     /// messages of the deliveries among them, each with the last record when it was decided.
-    pub(super) fn set_aside(&mut self, durable: Lsn, cache: &mut PayloadCache) -> Vec<(MessageRef, Lsn)> {
+    pub(super) fn set_aside(&mut self, durable: Lsn, cache: &PayloadCache) -> Vec<(MessageRef, Lsn)> {
         let mut leases = Vec::new();
         while self.may_wait(durable)
             && let Some(mut waiting) = self.unsynced.pop_front()
@@ -400,14 +213,14 @@ impl Outputs {
             let queue = self.queues.get_mut(&recipient).expect("every waiting output is counted");
             queue.unsynced -= 1;
             if !is_withdrawn {
-                waiting.unfilled.fill(|payload| cache.get(payload));
+                waiting.unfilled.fill(|payload| cache.peek(payload).cloned());
                 if !waiting.unfilled.is_unread() && queue.synced.is_empty() {
                     self.ready.insert(waiting.number, waiting.unfilled.output);
                 } else {
                     let Unfilled { decided_at, leased, unread, .. } = &waiting.unfilled;
                     leases.extend(leased.map(|leased| (leased.message_ref, *decided_at)));
                     for unread in unread {
-                        self.wanted.entry(unread.of.payload()).or_default().insert(recipient);
+                        self.wanted.entry(unread.payload()).or_default().push((recipient, waiting.number));
                     }
                     queue.synced.push_back(waiting);
                 }
@@ -428,20 +241,29 @@ impl Outputs {
         self.wanted.keys().copied()
     }
 
-    /// The payloads that outputs lack which are not synced yet.
-    pub(super) fn unsynced_payloads(&self) -> impl Iterator<Item = PayloadId> {
-        self.unsynced.iter().flat_map(|waiting| &waiting.unfilled.unread).map(|unread| unread.of.payload())
+    /// The first payload of the record `lsn` or a later one that waiting outputs lack.
+    pub(super) fn first_wanted(&self, lsn: Lsn) -> Option<PayloadId> {
+        self.wanted.range(PayloadId { lsn, part: 0 }..).next().map(|(payload, _)| *payload)
     }
 
-    /// Adds bytes to the outputs that lack them and returns the recipients for whom an output may leave now.
-    pub(super) fn fill(&mut self, payload: PayloadId, body: &Body) -> BTreeSet<Recipient> {
-        let recipients = self.wanted.remove(&payload).unwrap_or_default();
-        for recipient in &recipients {
-            for waiting in self.queues.get_mut(recipient).into_iter().flat_map(|queue| &mut queue.synced) {
-                waiting.unfilled.fill(|wanted| (wanted == payload).then(|| body.clone()));
+    /// The payloads that outputs lack which are not synced yet.
+    pub(super) fn unsynced_payloads(&self) -> impl Iterator<Item = PayloadId> {
+        self.unsynced.iter().flat_map(|waiting| &waiting.unfilled.unread).map(Unread::payload)
+    }
+
+    /// Adds bytes to the outputs that lack them, and the recipients for whom an output may leave now to `released`.
+    /// Returns whether some output lacked them.
+    pub(super) fn fill(&mut self, payload: PayloadId, body: &Body, released: &mut BTreeSet<Recipient>) -> bool {
+        let Some(waiting) = self.wanted.remove(&payload) else { return false };
+        for (recipient, number) in waiting {
+            let Some(queue) = self.queues.get_mut(&recipient) else { continue };
+            let Ok(at) = queue.synced.binary_search_by_key(&number, |waiting| waiting.number) else { continue };
+            queue.synced[at].unfilled.fill(|wanted| (wanted == payload).then(|| body.clone()));
+            if at == 0 {
+                released.insert(recipient);
             }
         }
-        recipients
+        true
     }
 
     /// Adds bytes to the outputs that lack them and are not synced yet.
@@ -463,12 +285,13 @@ impl Outputs {
         let first = PayloadId { lsn: *lsns.start(), part: 0 };
         let last = PayloadId { lsn: *lsns.end(), part: u32::MAX };
         let lost: Vec<_> = self.wanted.range(first..=last).map(|(payload, _)| *payload).collect();
-        let recipients: BTreeSet<_> = lost.iter().flat_map(|payload| self.wanted.remove(payload)).flatten().collect();
+        let waiting = lost.iter().flat_map(|payload| self.wanted.remove(payload)).flatten();
+        let recipients: BTreeSet<_> = waiting.map(|(recipient, _)| recipient).collect();
         let (withdrawn, mut dropped) = (&mut self.withdrawn, Vec::new());
         for recipient in &recipients {
             let Some(queue) = self.queues.get_mut(recipient) else { continue };
             queue.synced.retain_mut(|Waiting { unfilled, .. }| {
-                if !unfilled.unread.iter().any(|unread| lsns.contains(&unread.of.payload().lsn)) {
+                if !unfilled.unread.iter().any(|unread| lsns.contains(&unread.payload().lsn)) {
                     return true;
                 }
                 if let (Output::Deliver { consumer, delivery }, Some(leased)) = (&unfilled.output, unfilled.leased)
@@ -498,12 +321,13 @@ impl Outputs {
     /// a result that it is lost. Returns the recipients for whom an output may leave now, and the consumers of dropped
     /// deliveries that were not withdrawn.
     pub(super) fn give_up(&mut self, payload: PayloadId) -> (BTreeSet<Recipient>, Vec<ConsumerId>) {
-        let recipients = self.wanted.remove(&payload).unwrap_or_default();
+        let waiting = self.wanted.remove(&payload).unwrap_or_default();
+        let recipients: BTreeSet<_> = waiting.into_iter().map(|(recipient, _)| recipient).collect();
         let (withdrawn, mut dropped) = (&mut self.withdrawn, Vec::new());
         for recipient in &recipients {
             let Some(queue) = self.queues.get_mut(recipient) else { continue };
             queue.synced.retain_mut(|Waiting { unfilled, .. }| {
-                if !unfilled.unread.iter().any(|unread| unread.of.payload() == payload) {
+                if !unfilled.unread.iter().any(|unread| unread.payload() == payload) {
                     return true;
                 }
                 match &mut unfilled.output {
@@ -516,7 +340,7 @@ impl Outputs {
                         leave_out(peeked, &mut unfilled.unread, payload);
                     }
                     Output::Reply { result: Ok(Reply::Store(reply)), .. } => {
-                        for lost in unfilled.unread.extract_if(.., |unread| unread.of.payload() == payload) {
+                        for lost in unfilled.unread.extract_if(.., |unread| unread.payload() == payload) {
                             put_result(reply, lost.slot, None);
                         }
                     }
@@ -584,7 +408,7 @@ impl Outputs {
 
 /// Leaves the messages with a payload out of a peek.
 fn leave_out(peeked: &mut Vec<Peeked>, unread: &mut Vec<Unread>, payload: PayloadId) {
-    while let Some(at) = unread.iter().position(|unread| unread.of.payload() == payload) {
+    while let Some(at) = unread.iter().position(|unread| unread.payload() == payload) {
         let slot = unread.remove(at).slot;
         peeked.remove(slot);
         for later in unread.iter_mut().filter(|later| later.slot > slot) {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::types::{Body, Lsn, PayloadId};
 
 /// What an entry costs beside its bytes, roughly.
-const ENTRY_OVERHEAD: u64 = 96;
+pub(super) const ENTRY_OVERHEAD: u64 = 96;
 
 /// The most bytes of a block that is written.
 const BLOCK_BYTES: u64 = 64 << 10;
@@ -114,6 +114,10 @@ impl PayloadCache {
         self.entries.get(&payload).map(|entry| &entry.body)
     }
 
+    pub(super) fn contains(&self, payload: PayloadId) -> bool {
+        self.entries.contains_key(&payload)
+    }
+
     /// A payload was delivered to one of `groups` groups.
     pub(super) fn taken(&mut self, payload: PayloadId, groups: usize) {
         let Some(entry) = self.entries.get_mut(&payload) else { return };
@@ -173,18 +177,22 @@ impl PayloadCache {
         }
     }
 
-    /// Adds the payloads that a read has brought, in the order of the log. Those that are there stay as they are.
-    pub(super) fn insert_read(&mut self, payloads: impl IntoIterator<Item = (PayloadId, Body)>) {
+    /// Adds the payloads that a read has brought, in the order of the log, each with whether it counts as delivered to
+    /// every group. Those that are there stay as they are.
+    pub(super) fn insert_read(&mut self, payloads: impl IntoIterator<Item = (PayloadId, Body, bool)>) {
         let id = self.next_block;
         self.next_block.0 += 1;
-        for (payload, body) in payloads {
+        for (payload, body, is_used_up) in payloads {
             if !self.entries.contains_key(&payload) {
-                self.add(id, payload, body, false);
+                self.add(id, payload, body, is_used_up);
             }
         }
-        if self.blocks.contains_key(&id) {
-            self.read.push_back(id);
+        let Some(block) = self.blocks.get(&id) else { return };
+        if block.untaken == 0 {
+            self.used_up_bytes += block.bytes;
+            self.used_up.push_back(id);
         }
+        self.read.push_back(id);
     }
 
     fn add(&mut self, id: BlockId, payload: PayloadId, body: Body, is_used_up: bool) {

@@ -6,7 +6,7 @@ use super::outputs::{Leased, Recipient, Unfilled, Waiting};
 use super::{Broker, LogSink};
 use crate::command::{Command, StoreCommand};
 use crate::faults::Faults;
-use crate::record::Record;
+use crate::record::{Event, Record};
 use crate::reply::{Delivery, Output, Reply, StoreReply};
 use crate::state::{Message, Topic};
 use crate::types::{Body, ConsumerId, Effect, Lsn, Now, PayloadId, Ticket};
@@ -69,10 +69,13 @@ impl<F: Faults> Broker<F> {
         message: Message,
     ) {
         let groups = self.state.topic(leased.message_ref.topic).map_or(0, Topic::group_count);
-        let payload = message.payload.id;
+        let (payload, is_first) = (message.payload.id, delivery.attempts <= 1);
         let output = Output::Deliver { consumer, delivery };
         let find = |payload| self.faults.payload_found(self.payloads.get(payload));
         let delivery = Unfilled::delivery(self.appended, output, leased, message, find);
+        if is_first {
+            self.read_ahead_of(&leased.message_ref, !delivery.is_unread());
+        }
         self.payloads.taken(payload, groups);
         self.outputs.hold_unfilled(delivery);
     }
@@ -80,7 +83,7 @@ impl<F: Faults> Broker<F> {
     /// Sets the synced outputs aside that have to wait for bytes; their leases begin when they leave.
     pub(super) fn set_unread_aside(&mut self) {
         if self.outputs.may_wait(self.durable) {
-            for (message_ref, decided_at) in self.outputs.set_aside(self.durable, &mut self.payloads) {
+            for (message_ref, decided_at) in self.outputs.set_aside(self.durable, &self.payloads) {
                 self.index.await_bytes(&message_ref, decided_at);
             }
         }
@@ -92,36 +95,52 @@ impl<F: Faults> Broker<F> {
         self.outputs.wanted()
     }
 
+    /// The first of them in the record `lsn` or a later one.
+    #[must_use]
+    pub fn first_wanted(&self, lsn: Lsn) -> Option<PayloadId> {
+        self.outputs.first_wanted(lsn)
+    }
+
     /// A read at `now` has brought records, in the order of the log. Outputs that waited for their payloads may leave.
     pub fn on_read(&mut self, now: impl Into<Now>, records: &[(Lsn, Record)]) {
         if self.failure.is_some() {
             return;
         }
         self.now = self.now.max(self.time_at(now.into().mono));
-        self.fill_outputs(records);
-        let is_live = |lsn: Lsn, part, record: &Record| {
-            !self.state.referrers_of(PayloadId { lsn, part }, &record.event).is_empty()
-        };
-        let mut payloads = Vec::new();
+        let (mut released, mut payloads) = (BTreeSet::new(), Vec::with_capacity(records.len()));
         for (lsn, record) in records {
-            let live = record.event.bodies().filter(|(part, _)| is_live(*lsn, *part, record));
-            let read = live.map(|(part, body)| (part, self.faults.read_body(&record.event, body)));
-            payloads.extend(read.map(|(part, body)| (PayloadId { lsn: *lsn, part }, body)));
+            for (part, body) in record.event.bodies() {
+                let (payload, body) = (PayloadId { lsn: *lsn, part }, self.faults.read_body(&record.event, body));
+                let taken = self.outputs.fill(payload, &body, &mut released);
+                if self.state.is_referred(payload, &record.event) {
+                    payloads.push((payload, body, taken && self.has_one_group(&record.event, part)));
+                }
+            }
         }
+        if let (Some((first, _)), Some((last, _))) = (records.first(), records.last()) {
+            self.forget_read_ahead(&(*first..=*last));
+        }
+        self.release_filled(released);
         self.payloads.insert_read(payloads);
         self.payloads.evict(self.faults.evicts_through(self.durable, self.appended));
     }
 
+    /// Whether the message that a record has made is in a topic of one group.
+    fn has_one_group(&self, event: &Event, part: u32) -> bool {
+        let topic = event.stored_by(part).and_then(|(topic, ..)| self.state.topic(topic));
+        topic.is_some_and(|topic| topic.group_count() == 1)
+    }
+
     /// Adds the payloads of `records` to the outputs that wait for them.
     pub(super) fn fill_outputs(&mut self, records: &[(Lsn, Record)]) {
-        let mut recipients = BTreeSet::new();
+        let mut released = BTreeSet::new();
         for (lsn, record) in records {
             for (part, body) in record.event.bodies() {
                 let body = self.faults.read_body(&record.event, body);
-                recipients.extend(self.outputs.fill(PayloadId { lsn: *lsn, part }, &body));
+                self.outputs.fill(PayloadId { lsn: *lsn, part }, &body, &mut released);
             }
         }
-        self.release_filled(recipients);
+        self.release_filled(released);
     }
 
     pub(super) fn release_filled(&mut self, recipients: BTreeSet<Recipient>) {

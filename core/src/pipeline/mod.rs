@@ -75,6 +75,10 @@ pub struct PipelineConfig {
     pub slice_bytes: usize,
     /// Bytes of payloads that stay in memory, beside those that are not synced or that outputs wait for.
     pub memory_bytes: u64,
+    /// Bytes that are read ahead of each group that drains a partition from the log, in order; all groups together get
+    /// at most half of `memory_bytes`. 0: reads begin when outputs
+    /// wait for them.
+    pub read_ahead_bytes: u64,
     /// So many segments of the largest size the log may be larger than its live bytes; beyond that, and if it is more
     /// than twice as large, segments are cleaned.
     pub clean_spare_segments: u64,
@@ -97,6 +101,7 @@ impl Default for PipelineConfig {
             rest_after: Some(Millis(2_000)),
             slice_bytes: 256 << 10,
             memory_bytes: 256 << 20,
+            read_ahead_bytes: 4 << 20,
             clean_spare_segments: 8,
             scrub_interval: Some(Millis(7 * 24 * 3_600_000)),
             state_bytes_max: u64::MAX,

@@ -264,7 +264,8 @@ impl<F: Faults> OpenOptions<F> {
         let sizes = Sizes { segment_bytes, segment_bytes_min, reserve_bytes, capacity };
         let mut log = Writer::new(&header, &recovered, epoch, sizes);
         let bytes_since_snapshot = faults.bytes_since_snapshot(recovered.bytes_read);
-        let mut broker = Broker::new(state, recovered.last.lsn, config.limits, config.memory_bytes, faults);
+        let mut broker = Broker::new(state, recovered.last.lsn, config.limits, config.memory_bytes, faults)
+            .with_read_ahead(config.read_ahead_bytes);
         let now = now.into();
         broker.boot(now, &mut log)?;
         let spare_bytes = segment_bytes.saturating_mul(config.clean_spare_segments);

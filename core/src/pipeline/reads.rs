@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use super::damage::{Block, DamagedRecords, Examined, Frames, OnDamage, Stop, examine};
 use super::walk::{Walk, WalkPurpose};
@@ -18,6 +19,9 @@ const READ_BYTES: u64 = 256 << 10;
 
 /// The most reads for outputs under way.
 const READS_MAX: usize = 4;
+
+/// The most reads ahead of outputs under way.
+const READS_AHEAD_MAX: usize = 2;
 
 /// How often a place is read until it counts as damaged.
 pub(super) const ATTEMPTS: u32 = 3;
@@ -101,6 +105,8 @@ pub(super) struct Reads {
     behind_damage: BTreeMap<Lsn, (u64, IndexEntry)>,
     now: Timestamp,
     count: u64,
+    /// Of these, the ones that were made before an output needed what they bring.
+    ahead: u64,
     bytes: u64,
 }
 
@@ -135,11 +141,33 @@ struct Examination {
     failures: u32,
 }
 
+/// What a read for a record reads.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    /// Where it begins.
+    walk: Walk,
+    end: ReadEnd,
+    /// The last record that it brings, or that waits for what it brings.
+    through: Lsn,
+    /// Whether the record stands somewhere behind what is indexed, so that it may take several reads.
+    goes_on: bool,
+}
+
+/// Where a read ends.
+#[derive(Clone, Copy, Debug)]
+struct ReadEnd {
+    position: u64,
+    /// Whether that is the end of the segment.
+    is_last: bool,
+}
+
 /// What a read is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     /// An output lacks this payload.
     Output(PayloadId),
+    /// An output will need a payload of this record.
+    Ahead(Lsn),
     /// A walk, which stands at the beginning of the read.
     Walk(WalkPurpose),
 }
@@ -159,6 +187,11 @@ impl Reads {
     /// The number of reads since the start, and their bytes.
     pub(super) fn totals(&self) -> (u64, u64) {
         (self.count, self.bytes)
+    }
+
+    /// The number of reads that were made before an output needed what they bring.
+    pub(super) fn ahead(&self) -> u64 {
+        self.ahead
     }
 
     /// As [`Pipeline::canonical`](super::Pipeline::canonical).
@@ -192,53 +225,103 @@ impl Reads {
         self.failures.get(&lsn).is_none_or(|failure| failure.retry_at <= self.now)
     }
 
-    /// The next read for the `wanted` payloads; or one of them whose segment is removed.
+    /// The next read for payloads that outputs lack; or one of them whose segment is removed. `first_wanted` finds the
+    /// first one from a record on.
     pub(super) fn next(
         &mut self,
         log: &Writer,
-        wanted: impl Iterator<Item = PayloadId>,
+        first_wanted: impl Fn(Lsn) -> Option<PayloadId>,
         attempts: u32,
     ) -> Option<Result<ReadJob, PayloadId>> {
-        let is_for_output = |planned: &&Planned| matches!(planned.purpose, Purpose::Output(_));
-        if self.under_way.values().filter(is_for_output).count() >= READS_MAX {
+        if self.count_under_way(|purpose| matches!(purpose, Purpose::Output(_))) >= READS_MAX {
             return None;
         }
-        let is_coming =
-            |lsn: Lsn| self.under_way.values().any(|planned| planned.first.lsn <= lsn && lsn <= planned.through);
-        let payload = { wanted }.find(|payload| !is_coming(payload.lsn) && self.may_read(payload.lsn))?;
+        let payload = self.first_not_coming(first_wanted, |payload| payload.lsn)?;
         let lsn = payload.lsn;
-        let place = log.place_of(lsn);
-        let Some((place, mut entry)) = place.and_then(|place| Some((place, place.index.find(lsn)?))) else {
-            return Some(Err(payload));
+        let Some(extent) = self.extent(lsn, log, READ_BYTES) else { return Some(Err(payload)) };
+        let purpose = Purpose::Output(payload);
+        Some(Ok(match self.is_last_attempt(lsn, attempts) {
+            true => self.plan_examination(&extent.walk, lsn, purpose, log)?,
+            false => self.plan(&extent.walk, extent.end, extent.through, purpose),
+        }))
+    }
+
+    /// The next read of records that outputs will need, and the records that it brings; or one that is not read ahead.
+    /// `first_asked` finds the first one from a record on.
+    pub(super) fn next_ahead(
+        &mut self,
+        log: &Writer,
+        first_asked: impl Fn(Lsn) -> Option<Lsn>,
+        block_bytes: u64,
+    ) -> Option<Result<(ReadJob, RangeInclusive<Lsn>), Lsn>> {
+        if self.count_under_way(|purpose| matches!(purpose, Purpose::Ahead(_))) >= READS_AHEAD_MAX {
+            return None;
+        }
+        let lsn = self.first_not_coming(first_asked, |lsn| *lsn)?;
+        let extent = self.extent(lsn, log, block_bytes);
+        // What is not indexed, or has failed, is left to the output that needs it.
+        let Some(extent) = extent.filter(|extent| !extent.goes_on && !self.failures.contains_key(&lsn)) else {
+            return Some(Err(lsn));
         };
+        let job = self.plan(&extent.walk, extent.end, extent.through, Purpose::Ahead(lsn));
+        Some(Ok((job, lsn..=extent.through)))
+    }
+
+    fn count_under_way(&self, is_counted: impl Fn(Purpose) -> bool) -> usize {
+        self.under_way.values().filter(|planned| is_counted(planned.purpose)).count()
+    }
+
+    /// The first that may be read and that no read under way brings; `first` finds the first one from a record on.
+    fn first_not_coming<T>(&self, first: impl Fn(Lsn) -> Option<T>, lsn: impl Fn(&T) -> Lsn) -> Option<T> {
+        let coming = |lsn: Lsn| {
+            let reads = self.under_way.values();
+            reads.filter(|read| read.first.lsn <= lsn && lsn <= read.through).map(|read| read.through).max()
+        };
+        let mut from = Lsn(0);
+        loop {
+            let found = first(from)?;
+            let at = lsn(&found);
+            match coming(at) {
+                None if self.may_read(at) => return Some(found),
+                through => from = through.unwrap_or(at).next(),
+            }
+        }
+    }
+
+    /// What is read to get the record `lsn`: about `block_bytes` from a known place before it on. `None` if its segment
+    /// is removed.
+    fn extent(&self, lsn: Lsn, log: &Writer, block_bytes: u64) -> Option<Extent> {
+        let place = log.place_of(lsn)?;
+        let mut entry = place.index.find(lsn)?;
         if let Some((_, (sequence, behind_damage))) = self.behind_damage.range(..=lsn).next_back()
             && *sequence == place.sequence
             && behind_damage.lsn > entry.lsn
         {
             entry = *behind_damage;
         }
-        let first = LogPosition { frame: entry.frame, lsn: entry.lsn };
-        let walk = Walk { sequence: place.sequence, next: first, position: entry.position, needed: 0 };
+        let next = LogPosition { frame: entry.frame, lsn: entry.lsn };
+        let walk = Walk { sequence: place.sequence, next, position: entry.position, needed: 0 };
         // Where nothing is known behind the entry, reads go on from it until one of them has brought the record.
         let goes_on = place.index.unknown_from() == Some(entry);
-        // An entry stands at the beginning of a record, so the record ends at the next one at the latest.
-        let behind = match goes_on {
-            true => entry.position.saturating_add(place.index.unknown_bytes()),
-            false => place.index.next_after(lsn).map_or(place.end, |next| next.position),
-        };
+        if goes_on {
+            let behind = entry.position.saturating_add(place.index.unknown_bytes());
+            let end = (entry.position + READ_BYTES).max(behind).min(place.end);
+            let end = ReadEnd { position: end, is_last: end == place.end };
+            return Some(Extent { walk, end, through: Lsn(place.behind.lsn.0 - 1), goes_on });
+        }
         // What has failed is read again by itself: the fault may be elsewhere in the block.
-        let is_repeated = self.failures.contains_key(&lsn) && !goes_on;
-        let block = if is_repeated { 0 } else { READ_BYTES };
-        let end = (entry.position + block).max(behind).min(place.end);
-        let through = match goes_on {
-            true => Lsn(place.behind.lsn.0 - 1),
-            false => place.index.last_before(end).map_or(lsn, |last| Lsn(last.lsn.0 - 1)).max(lsn),
+        let block = if self.failures.contains_key(&lsn) { 0 } else { block_bytes.min(READ_BYTES) };
+        // An entry stands at the beginning of a record, so the record ends at the next one at the latest. There the
+        // read ends, or at a later one, so that the next read begins where this one ends.
+        let at_most = entry.position.saturating_add(block);
+        let last = place.index.last_before(at_most.saturating_add(1)).filter(|last| lsn < last.lsn);
+        let next = last.or_else(|| place.index.next_after(lsn)).filter(|next| next.position < place.end);
+        let (end, behind) = match next {
+            Some(next) if place.end > at_most => (next.position, next.lsn),
+            _ => (place.end, place.behind.lsn),
         };
-        let purpose = Purpose::Output(payload);
-        Some(Ok(match self.is_last_attempt(lsn, attempts) {
-            true => self.plan_examination(&walk, lsn, purpose, log)?,
-            false => self.plan(&walk, (end, end == place.end), through, purpose),
-        }))
+        let end = ReadEnd { position: end, is_last: end == place.end };
+        Some(Extent { walk, end, through: Lsn(behind.0 - 1).max(lsn), goes_on })
     }
 
     /// The next read of a walk. `None` if it must wait, or is at its end.
@@ -263,7 +346,8 @@ impl Reads {
         }
         let end = (walk.position + READ_BYTES.max(walk.needed)).min(place.end);
         // Outputs do not wait for what a walk may bring.
-        Some(self.plan(walk, (end, end == place.end), Lsn(0), purpose))
+        let end = ReadEnd { position: end, is_last: end == place.end };
+        Some(self.plan(walk, end, Lsn(0), purpose))
     }
 
     fn is_last_attempt(&self, lsn: Lsn, attempts: u32) -> bool {
@@ -285,10 +369,10 @@ impl Reads {
             None => (place.end, place.behind),
         };
         let through = match purpose {
-            Purpose::Output(_) => Lsn(behind.lsn.0 - 1),
+            Purpose::Output(_) | Purpose::Ahead(_) => Lsn(behind.lsn.0 - 1),
             Purpose::Walk(_) => Lsn(0),
         };
-        let mut job = self.plan(walk, (end, false), through, purpose);
+        let mut job = self.plan(walk, ReadEnd { position: end, is_last: false }, through, purpose);
         job.is_piecewise = true;
         let planned = self.under_way.get_mut(&job.id).expect("it was just planned");
         let failures = self.failures.get(&planned.wanted_lsn()).map_or(0, |failure| failure.count);
@@ -296,7 +380,8 @@ impl Reads {
         Some(job)
     }
 
-    fn plan(&mut self, walk: &Walk, (end, is_last): (u64, bool), through: Lsn, purpose: Purpose) -> ReadJob {
+    fn plan(&mut self, walk: &Walk, end: ReadEnd, through: Lsn, purpose: Purpose) -> ReadJob {
+        let ReadEnd { position: end, is_last } = end;
         let Walk { sequence, next: first, position, .. } = *walk;
         let id = self.next_id;
         self.next_id += 1;
@@ -317,9 +402,12 @@ impl Reads {
         self.on_time(now);
         let Some(planned) = self.under_way.remove(&job.id) else { return Brought::default() };
         self.count += 1;
+        self.ahead += u64::from(matches!(planned.purpose, Purpose::Ahead(_)));
         let seed = CrcSeed::new(log.log_id(), job.file);
         let bytes = match result {
             Ok(bytes) => as_found(bytes, seed),
+            // The output that needs it will read it again.
+            Err(_) if matches!(planned.purpose, Purpose::Ahead(_)) => return Brought::default(),
             // Says nothing of the bytes.
             Err(StorageFault::NoDescriptor) => {
                 let lsn = planned.wanted_lsn();
@@ -350,7 +438,7 @@ impl Reads {
         mut index: Option<&mut SegmentIndex>,
     ) -> Brought {
         let on_damage = match planned.purpose {
-            Purpose::Output(_) => OnDamage::Skip,
+            Purpose::Output(_) | Purpose::Ahead(_) => OnDamage::Skip,
             Purpose::Walk(_) => OnDamage::Stop,
         };
         let block = Block { bytes, position: planned.position, first: planned.first, seed };
@@ -369,6 +457,10 @@ impl Reads {
                     None if is_news && is_ahead => self.forget_failures(lsn),
                     _ => self.failed(lsn),
                 }
+                Brought { records, ..Brought::default() }
+            }
+            Purpose::Ahead(_) => {
+                self.brought(&records, Lsn(0));
                 Brought { records, ..Brought::default() }
             }
             Purpose::Walk(_) => {
@@ -443,6 +535,7 @@ impl Planned {
     fn wanted_lsn(&self) -> Lsn {
         match self.purpose {
             Purpose::Output(payload) => payload.lsn,
+            Purpose::Ahead(lsn) => lsn,
             Purpose::Walk(_) => self.first.lsn,
         }
     }
@@ -450,7 +543,7 @@ impl Planned {
     /// Its walk, if it is of one, at another place of the segment.
     fn walk_at(&self, next: LogPosition, position: u64, needed: u64) -> Option<(WalkPurpose, Walk)> {
         match self.purpose {
-            Purpose::Output(_) => None,
+            Purpose::Output(_) | Purpose::Ahead(_) => None,
             Purpose::Walk(purpose) => Some((purpose, Walk { sequence: self.sequence, next, position, needed })),
         }
     }

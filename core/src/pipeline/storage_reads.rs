@@ -36,8 +36,9 @@ pub enum LogNotice {
 }
 
 impl<F: Faults> Pipeline<F> {
-    /// The next read: of a payload for which an output waits, of a segment that is cleaned, or of one that is searched
-    /// for damage. `None` if there is none, or as many reads are under way as may be.
+    /// The next read: of a payload for which an output waits, of those that will be needed next, of a segment that is
+    /// cleaned, or of one that is searched for damage. `None` if there is none, or as many reads are under way as may
+    /// be.
     ///
     /// Call it after every [`Pipeline::handle`], [`Pipeline::handle_timeout`], [`Pipeline::complete`] and
     /// [`Pipeline::complete_read`], until it returns `None`. Reads may be performed at the same time as jobs, in any
@@ -45,11 +46,26 @@ impl<F: Faults> Pipeline<F> {
     pub fn poll_read(&mut self) -> Option<ReadJob> {
         let attempts = self.broker.faults().read_attempts(ATTEMPTS);
         while !self.has_failed() {
-            match self.reads.next(&self.log, self.broker.wanted_payloads(), attempts) {
+            let wanted = |lsn| self.broker.first_wanted(lsn);
+            match self.reads.next(&self.log, wanted, attempts) {
                 Some(Ok(job)) => return Some(job),
                 // Its segment is removed, so nothing refers to it any more.
                 Some(Err(payload)) => self.broker.on_gone(payload),
-                None => return self.next_walk_read(attempts),
+                None => return self.next_read_ahead().or_else(|| self.next_walk_read(attempts)),
+            }
+        }
+        None
+    }
+
+    fn next_read_ahead(&mut self) -> Option<ReadJob> {
+        while !self.closing {
+            let (asked, block_bytes) = (|lsn| self.broker.first_read_ahead(lsn), self.broker.read_ahead_bytes());
+            match self.reads.next_ahead(&self.log, asked, block_bytes)? {
+                Ok((job, records)) => {
+                    self.broker.forget_read_ahead(&records);
+                    return Some(job);
+                }
+                Err(record) => self.broker.forget_read_ahead(&(record..=record)),
             }
         }
         None
@@ -130,6 +146,12 @@ impl<F: Faults> Pipeline<F> {
     #[must_use]
     pub fn reads(&self) -> (u64, u64) {
         self.reads.totals()
+    }
+
+    /// The number of those reads that were made before an output needed what they bring.
+    #[must_use]
+    pub fn reads_ahead(&self) -> u64 {
+        self.reads.ahead()
     }
 
     /// Figures of the log: its size, what of it is live, what cleaning and scrub have done.

@@ -30,6 +30,27 @@ impl State {
         found
     }
 
+    /// Whether anything refers to the payload, which stands in the record of `event`: whether it has
+    /// [referrers](State::referrers_of).
+    #[must_use]
+    pub fn is_referred(&self, payload: PayloadId, event: &Event) -> bool {
+        let is_by_record = match event {
+            Event::Relocated(relocated) => relocated.referrers.iter().any(|referrer| match referrer {
+                Referrer::Message(message) => self.refers(message, payload),
+                Referrer::Effect(identity) => self.has_result_at(identity, payload),
+            }),
+            _ if payload.part == 0 && event.result().is_some() => {
+                self.identity_of_result(event).is_some_and(|identity| self.has_result_at(&identity, payload))
+            }
+            _ => event.stored_by(payload.part).is_some_and(|(topic, partition, offset)| {
+                let partition = self.topic(topic).and_then(|topic| topic.partition(partition));
+                let message = partition.and_then(|partition| partition.find(offset));
+                message.is_some_and(|(_, message)| message.payload.id == payload)
+            }),
+        };
+        is_by_record || self.referrers.of(payload).iter().any(|other| self.refers(other, payload))
+    }
+
     /// The message that the record of `event` made with the payload, if it is stored.
     fn message_of(&self, payload: PayloadId, event: &Event) -> Option<MessageAt> {
         let (topic, partition, offset) = event.stored_by(payload.part)?;

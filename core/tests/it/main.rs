@@ -33,6 +33,7 @@ mod pause;
 mod produce_and_partitions;
 mod produce_dedupe;
 mod purge;
+mod read_ahead;
 mod recording_broker;
 mod redrive;
 mod restart_equivalence;

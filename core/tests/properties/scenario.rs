@@ -59,6 +59,7 @@ fn config() -> PipelineConfig {
         snapshot_every_segments: usize::MAX,
         rest_after: None,
         slice_bytes: 300,
+        read_ahead_bytes: 4 << 20,
         clean_spare_segments: 0,
         scrub_interval: None,
     }

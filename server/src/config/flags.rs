@@ -74,6 +74,9 @@ pub struct Flags {
     /// Bytes of message payloads that stay in memory; the others are read from the log [default: 268435456]
     #[arg(long, env = "DRIFTQ_MEMORY_BYTES", value_name = "N")]
     memory_bytes: Option<RawValue>,
+    /// Bytes read ahead of each group that drains a partition from the log; 0 for none [default: 4194304]
+    #[arg(long, env = "DRIFTQ_READ_AHEAD_BYTES", value_name = "N")]
+    read_ahead_bytes: Option<RawValue>,
     /// Time between two searches for damage of every segment with live payloads, 0 for none [default: 604800000]
     #[arg(long, env = "DRIFTQ_SCRUB_INTERVAL_MS", value_name = "MS")]
     scrub_interval_ms: Option<RawValue>,
@@ -119,7 +122,7 @@ impl Flags {
 
     /// The keys of the configuration file that flags and variables set, each checked.
     pub(super) fn overrides(&self) -> Result<Table, ConfigError> {
-        let settings: [(&Option<RawValue>, &str, ToToml); 20] = [
+        let settings: [(&Option<RawValue>, &str, ToToml); 21] = [
             (&self.addr, "addr", trimmed),
             (&self.data_dir, "data_dir", verbatim),
             (&self.no_wal, "wal", negated_switch),
@@ -135,6 +138,7 @@ impl Flags {
             (&self.max_completions, "limits.completions_max", number),
             (&self.max_outputs, "limits.outputs_max", number),
             (&self.memory_bytes, "storage.memory_bytes", number),
+            (&self.read_ahead_bytes, "storage.read_ahead_bytes", number),
             (&self.scrub_interval_ms, "storage.scrub_interval_ms", number),
             (&self.state_bytes_max, "storage.state_bytes_max", number),
             (&self.log_format, "log.format", trimmed),

@@ -100,6 +100,7 @@ impl Settings {
             rest_after: defaults.rest_after,
             slice_bytes: defaults.slice_bytes,
             memory_bytes,
+            read_ahead_bytes: storage.read_ahead_bytes,
             clean_spare_segments: storage.spare_segments,
             scrub_interval: Some(Millis(storage.scrub_interval.as_millis() as u64)).filter(|_| self.wal),
             state_bytes_max: storage.state_bytes(),
@@ -170,6 +171,9 @@ pub struct StorageSettings {
     /// Bytes of message payloads that stay in memory; the others are read from the log when they are delivered.
     #[serde(with = "Int::<0, I64_MAX>")]
     pub memory_bytes: u64,
+    /// Bytes that are read ahead of each group that drains a partition from the log.
+    #[serde(with = "Int::<0, I64_MAX>")]
+    pub read_ahead_bytes: u64,
     /// The log may be this many segments larger than its live bytes; beyond that, and if it is more than twice as
     /// large, segments are cleaned.
     #[serde(with = "Int::<0, 1_000_000>")]
@@ -200,6 +204,7 @@ impl Default for StorageSettings {
             reserve_bytes: defaults.reserve_bytes,
             snapshot_every_bytes: defaults.snapshot_every_bytes,
             memory_bytes: defaults.memory_bytes,
+            read_ahead_bytes: defaults.read_ahead_bytes,
             spare_segments: defaults.clean_spare_segments,
             scrub_interval: defaults
                 .scrub_interval

@@ -84,6 +84,7 @@ pub(super) fn setup(
         slice_bytes: source.pick(&[1, 64, 512, 4_096]),
         memory_bytes: None,
         read_steps: false,
+        read_ahead_bytes: 0,
         clean_spare_segments: 0,
         scrub_ms: None,
         rots: false,
@@ -116,6 +117,11 @@ pub(super) fn setup(
 /// In most worlds nearly every delivery reads its payload from the log.
 pub(super) fn memory(source: &mut Source) -> Option<u64> {
     source.pick(&[None, Some(0), Some(0), Some(300), Some(3_000)])
+}
+
+/// In every fourth world nothing is read ahead; in others a few messages, or all.
+pub(super) fn read_ahead(source: &mut Source) -> u64 {
+    source.pick(&[0, 250, 1_000, 4 << 20])
 }
 
 /// In every sixth world the state soon takes as much memory as it may.

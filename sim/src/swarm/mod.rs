@@ -74,10 +74,12 @@ impl Swarm {
         let drawn = if profile == Profile::Weeks { limits::weeks(&drawn, &mut bounds) } else { drawn };
         let mut memory = Source::new(seed, Stream::Memory);
         let (memory_bytes, state_bytes_max) = (limits::memory(&mut memory), limits::state_memory(&mut memory));
+        let read_ahead_bytes = limits::read_ahead(&mut memory);
         let read_schedule = ReadSchedule::new(seed, profile);
         let read_steps = read_schedule.are_steps();
         let (clean_spare_segments, scrub_ms) = limits::cleaning(&mut Source::new(seed, Stream::Cleaning));
-        let setup = Setup { memory_bytes, state_bytes_max, read_steps, clean_spare_segments, scrub_ms, ..drawn };
+        let drawn = Setup { memory_bytes, read_ahead_bytes, ..drawn };
+        let setup = Setup { state_bytes_max, read_steps, clean_spare_segments, scrub_ms, ..drawn };
         let weights = Weights::draw(&mut shape, &mut effects, profile);
         let actions = [200, 500, 1_000, 1_800][shape.below(4) as usize];
         Self {

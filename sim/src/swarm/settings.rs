@@ -52,6 +52,7 @@ impl Settings {
         let drawn = limits::setup(shape, effects, bounds, files, work);
         let Setup { memory_bytes, state_bytes_max, read_steps, clean_spare_segments, scrub_ms, rots, .. } =
             *world.next_setup();
+        let drawn = Setup { read_ahead_bytes: world.next_setup().read_ahead_bytes, ..drawn };
         let kept = Setup { memory_bytes, state_bytes_max, read_steps, clean_spare_segments, scrub_ms, rots, ..drawn };
         let mut change = Reconfiguration::between(world.next_setup(), &kept);
         change.retain(|| source.one_in(2));

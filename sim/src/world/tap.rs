@@ -1,4 +1,5 @@
-//! The tap: recorded traffic between broker, clients and disk, for the viewer. It is off by default and changes no behaviour.
+//! The tap: recorded traffic between broker, clients and disk, for the viewer. It is off by default and changes no
+//! behaviour.
 
 use driftq_core::types::{Body, PayloadId, Ticket};
 use driftq_core::{Command, Output};

@@ -164,6 +164,7 @@ impl<F: Faults> World<F> {
             rest_after: None,
             slice_bytes: 512,
             memory_bytes: if rng.random_bool(0.5) { 0 } else { u64::MAX },
+            read_ahead_bytes: 4 << 20,
             clean_spare_segments: 8,
             scrub_interval: None,
             state_bytes_max: u64::MAX,
@@ -271,7 +272,7 @@ impl<F: Faults> World<F> {
         self.check_records()
     }
 
-    /// Tells the oracle which payloads of the call's outputs are not in memory.
+    /// The call has ended: the oracle learns which payloads of its outputs are not in memory.
     fn call_ended(&mut self, payloads: &CallPayloads) {
         let missing = RefCell::new(Vec::new());
         self.oracle.call_ended(|of| {
@@ -284,7 +285,7 @@ impl<F: Faults> World<F> {
         }
     }
 
-    /// Completes a job, and tells the oracle what it has synced.
+    /// Completes a job; the oracle learns what it has synced.
     fn complete(&mut self, job: Job) -> Result<(), String> {
         let result = job.perform(&mut self.storage);
         let is_cached = |payload: &PayloadId| self.pipeline.broker().cached_payload(*payload).is_some();

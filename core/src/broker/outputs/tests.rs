@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::reply::{CloseCause, Delivery};
-use crate::types::{Boot, GroupId, LastError, Offset, PartitionId, PayloadRef, Position, Timestamp, TopicId};
+use crate::state::Message;
+use crate::types::{Boot, GroupId, LastError, Millis, Offset, PartitionId, PayloadRef, Position, Timestamp, TopicId};
 
 const COLD: PayloadId = PayloadId { lsn: Lsn(1), part: 0 };
 const FAST: ConsumerId = ConsumerId(1);
@@ -44,7 +45,7 @@ impl Fixture {
     }
 
     fn sync(&mut self, durable: u64) -> usize {
-        self.outputs.set_aside(Lsn(durable), &mut self.cache).len()
+        self.outputs.set_aside(Lsn(durable), &self.cache).len()
     }
 
     /// The tokens of the deliveries that leave.
@@ -61,7 +62,9 @@ impl Fixture {
     }
 
     fn read(&mut self) {
-        for recipient in self.outputs.fill(COLD, &Body::bare(&[], b"value")) {
+        let mut released = BTreeSet::new();
+        self.outputs.fill(COLD, &Body::bare(&[], b"value"), &mut released);
+        for recipient in released {
             while let Some(waiting) = self.outputs.next_filled(recipient, Lsn(u64::MAX)) {
                 self.outputs.make_ready(waiting);
             }

@@ -66,6 +66,7 @@ pub fn small_config() -> PipelineConfig {
         snapshot_every_segments: usize::MAX,
         rest_after: None,
         slice_bytes: 1 << 10,
+        read_ahead_bytes: 4 << 20,
         clean_spare_segments: 8,
         scrub_interval: None,
     }
