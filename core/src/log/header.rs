@@ -157,16 +157,47 @@ pub(super) fn count(value: u64) -> Result<u64, HeaderError> {
     if value > NUMBER_MAX { Err(HeaderError::Contradiction) } else { Ok(value) }
 }
 
-/// Whether every byte is zero. Vectorised, since the unused part of a segment is long.
+/// What unused bytes are compared with, many at a time: the unused part of a segment is long.
+const ZEROS: [u8; 4_096] = [0; 4_096];
+
+/// Whether every byte is zero.
 pub(super) fn all_zero(bytes: &[u8]) -> bool {
-    let mut chunks = bytes.chunks_exact(64);
-    chunks.all(|chunk| chunk.iter().fold(0, |sum, byte| sum | byte) == 0)
-        && chunks.remainder().iter().all(|byte| *byte == 0)
+    bytes.chunks(ZEROS.len()).all(|chunk| *chunk == ZEROS[..chunk.len()])
+}
+
+/// The position of the first byte that is not zero.
+pub(super) fn first_nonzero(bytes: &[u8]) -> Option<usize> {
+    let zeros = bytes.chunks(ZEROS.len()).take_while(|chunk| all_zero(chunk)).count() * ZEROS.len();
+    bytes.iter().skip(zeros).position(|byte| *byte != 0).map(|at| zeros + at)
+}
+
+/// The position of the last byte that is not zero.
+pub(super) fn last_nonzero(bytes: &[u8]) -> Option<usize> {
+    let zeros = bytes.rchunks(ZEROS.len()).take_while(|chunk| all_zero(chunk)).map(<[u8]>::len).sum::<usize>();
+    bytes[..bytes.len() - zeros].iter().rposition(|byte| *byte != 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn byte_among_zeros_is_found_from_both_ends() {
+        for len in [1, 4_095, 4_096, 4_097, 9_000] {
+            let mut bytes = vec![0; len];
+            assert!(all_zero(&bytes));
+            assert_eq!((first_nonzero(&bytes), last_nonzero(&bytes)), (None, None));
+            for at in [0, len / 2, len - 1] {
+                bytes[at] = 1;
+                assert!(!all_zero(&bytes));
+                assert_eq!((first_nonzero(&bytes), last_nonzero(&bytes)), (Some(at), Some(at)), "{at} of {len}");
+                bytes[at] = 0;
+            }
+            (bytes[0], bytes[len - 1]) = (1, 1);
+            assert_eq!((first_nonzero(&bytes), last_nonzero(&bytes)), (Some(0), Some(len - 1)));
+        }
+        assert_eq!((all_zero(&[]), first_nonzero(&[]), last_nonzero(&[])), (true, None, None));
+    }
 
     #[test]
     fn number_from_which_counting_could_overflow_is_refused() {

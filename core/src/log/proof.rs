@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use crc32fast::Hasher;
 
 use super::frame::{CrcSeed, FRAME_HEAD_BYTES, Head, MAX_PAYLOAD_BYTES, RawHead};
+use super::header::last_nonzero;
 use crate::types::FrameNumber;
 
 /// A valid frame that records a frame as synced which the reader did not reach.
@@ -45,7 +46,7 @@ fn find(bytes: &[u8], from: usize, seed: CrcSeed, wanted: impl Fn(&Head) -> bool
     let tail = &bytes[from..];
     // A kind is never 0, so no frame starts so late that its kind byte would be among the trailing zeros; its version
     // may.
-    let written = tail.iter().rposition(|byte| *byte != 0)? + 1;
+    let written = last_nonzero(tail)? + 1;
     let heads = &tail[..tail.len().min(written + 1)];
     let mut sums = RangeSums::new(tail);
     for (position, bytes) in heads.windows(FRAME_HEAD_BYTES).enumerate() {

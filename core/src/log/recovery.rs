@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::frame::{CONTROL_VERSION, FOOTER, Frame, LogPosition, RECORD_KIND_MAX, SYNCED_MARK};
-use super::header::{HeaderError, LogId};
+use super::header::{HeaderError, LogId, last_nonzero};
 use super::listed;
 use super::proof;
 use super::report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
@@ -351,7 +351,7 @@ impl Recovery {
         if let Some(newest) = self.scan.snapshots.last().filter(|newest| **newest >= frame) {
             return Err(corrupt(file, &reader, Proof::Snapshot(*newest)));
         }
-        let end = bytes.iter().rposition(|byte| *byte != 0).map_or(position, |last| (last + 1).max(position));
+        let end = last_nonzero(bytes).map_or(position, |last| (last + 1).max(position));
         let (len, ends_in_footer) = (bytes.len() as u64, footer_last && reason == StopReason::End);
         if len < header.capacity && !ends_in_footer && len - (end as u64) < END_ZEROS {
             return Err(RecoveryError::CutOff { file, len, made: header.capacity, frame });

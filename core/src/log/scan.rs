@@ -1,6 +1,6 @@
 //! The first phase of recovery: lists and syncs the files, reads their headers, and finds the segments in use.
 
-use super::header::{HEADER_BYTES, HeaderError, LogId, all_zero};
+use super::header::{HEADER_BYTES, HeaderError, LogId, all_zero, first_nonzero};
 use super::report::{Proof, RecoveryError};
 use super::segment::SegmentHeader;
 use super::snapshot::{self, SnapshotError};
@@ -113,7 +113,7 @@ impl FolderScan {
             read_whole(storage, file, buffer).map_err(|fault| storage_error("reading", Some(file), fault))?;
             // A header is synced before anything is written behind it, and unwritten space reads as zeros. So a single
             // nonzero byte behind it, even of a damaged frame, proves that the header was valid once.
-            let behind = buffer.iter().skip(HEADER_BYTES).position(|byte| *byte != 0);
+            let behind = buffer.get(HEADER_BYTES..).and_then(first_nonzero);
             if let (Some(offset), Err(error)) = (behind, segment.header) {
                 let proof = Proof::DataBehind { position: (HEADER_BYTES + offset) as u64 };
                 return Err(RecoveryError::DamagedHeader { file, error, proof });
