@@ -102,8 +102,7 @@ impl<F: Faults> Pipeline<F> {
         if self.has_failed() || self.closing && walk.is_some() {
             return;
         }
-        let is_reported = self.broker.faults().reports_damage();
-        for damaged in damaged.into_iter().filter(|_| is_reported) {
+        for damaged in damaged {
             self.damaged(now, job, damaged);
         }
         match walk {

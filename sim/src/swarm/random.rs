@@ -28,7 +28,6 @@ pub(crate) enum Stream {
     Memory,
     Reads,
     Cleaning,
-    Rot,
 }
 
 /// A stream of random numbers, determined by a seed.

@@ -1,12 +1,10 @@
 //! Damage to the medium of a stopped broker, and what a start makes of it.
 
-use std::ops::Range;
-
 use driftq_core::faults::Faults;
 use driftq_core::log::frame::FOOTER;
 use driftq_core::log::{FileId, Recovered, SegmentHeader, SegmentReader};
 use driftq_core::state::State;
-use driftq_core::types::{FrameNumber, PayloadId};
+use driftq_core::types::FrameNumber;
 
 use super::state::World;
 use crate::actions::Damage;
@@ -36,26 +34,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let Some(nth) = usize::from(payload).checked_rem(live.len()) else { return };
         let frame = self.shadow.frame_of(live[nth].lsn).filter(|frame| frame.at.frame <= self.shadow.durable());
         let Some((file, range)) = frame.map(|frame| (frame.file, frame.range.clone())) else { return };
-        if self.disk.model().is_hit(file, &range) {
-            return;
-        }
         let before = self.disk.model().files().take_while(|(found, _)| *found != file);
         let start: usize = before.map(|(_, bytes)| bytes.len()).sum();
         let bit = (start + range.start) * 8 + usize::from(bit) % (range.len() * 8);
         self.counters.events += 1;
         self.disk.damage(Damage::Flip { bit: bit as u32 });
-        self.coverage.hit(Point::PayloadRotten);
-    }
-
-    /// The live payloads whose records the disk has lost.
-    pub(super) fn rotten_payloads(&self) -> Vec<(PayloadId, FileId, Range<usize>)> {
-        let live = self.broker.iter().flat_map(|broker| live_payloads(broker.state()).into_keys());
-        let rotten = live.filter_map(|payload| {
-            let frame = self.shadow.frame_of(payload.lsn);
-            let frame = frame.filter(|frame| self.disk.model().is_hit(frame.file, &frame.range))?;
-            Some((payload, frame.file, frame.range.clone()))
-        });
-        rotten.collect()
     }
 
     /// What a start would find. Damage that it must refuse, or that nothing proves, is undone by an operator.
@@ -80,9 +63,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 self.coverage.hit(Point::DamageUndone);
             }
             Ok((after, found)) if found.last == undamaged.last && after.digest() == state.digest() => {
-                if self.setup.rots {
-                    self.coverage.hit(Point::StartedWithRot);
-                } else if hits_payloads(disk, &whole, &found) {
+                if hits_payloads(disk, &whole, &found) {
                     self.coverage.hit(Point::DamagedPayloads);
                     self.disk.heal();
                     return Ok((state, undamaged));

@@ -57,8 +57,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     pub(super) fn collect(&mut self) -> Verdict {
         self.begin_reads()?;
         if let Some(broker) = &self.broker {
-            self.reads.note_losses(broker.broker());
-            let is_reading = self.reads.may_hold(broker.broker());
+            let is_reading = broker.broker().wanted_payloads().next().is_some();
             let was_reading = std::mem::replace(&mut self.reads.was_reading, is_reading);
             self.tracker.reading(is_reading || was_reading);
         }

@@ -77,8 +77,6 @@ pub(in crate::invariants) fn known() -> StoredMessage {
         acknowledged: true,
         redriven: None,
         purged: None,
-        payload_at: Lsn(0),
-        is_lost: false,
     }
 }
 
