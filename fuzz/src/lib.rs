@@ -23,6 +23,7 @@ mod input;
 mod record;
 mod recovered_log;
 mod recovery;
+mod relocation;
 mod salvage;
 
 pub use commands::{commands, commands_with};
@@ -31,6 +32,7 @@ pub use frame::{FrameEncoder, frame, frame_with};
 pub use http::{RequestParser, json_bodies, json_bodies_with, ndjson, query, query_with};
 pub use record::{RecordEncoder, record, record_with};
 pub use recovery::{recovery, recovery_with, segment, segment_with, snapshot, snapshot_with};
+pub use relocation::{relocation, relocation_with};
 pub use salvage::{SalvageFn, salvage, salvage_with};
 
 /// A fuzz target: panics if a check fails on the input.
@@ -48,5 +50,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("query", query),
     ("ndjson", ndjson),
     ("commands", commands),
+    ("relocation", relocation),
     ("salvage", salvage),
 ];

@@ -50,8 +50,9 @@ impl Reconfiguration {
                 value => drop(changed.insert(name.clone(), value.clone())),
             }
         }
-        let setup_again = Setup { shows_given_up: setup.shows_given_up, ..serde_json::from_value(changed.into())? };
-        Ok(setup_again)
+        let changed = serde_json::from_value(changed.into())?;
+        // What the disk does is not configured.
+        Ok(Setup { shows_given_up: setup.shows_given_up, rots: setup.rots, ..changed })
     }
 }
 

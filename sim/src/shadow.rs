@@ -200,6 +200,16 @@ impl<F: Faults> Shadow<F> {
         self.frames.iter().any(|written| written.file == file && written.at.frame <= last && hits(written))
     }
 
+    /// Whether the disk has lost the record, or some before and some behind it in its segment.
+    pub fn is_damaged(&self, lsn: Lsn, disk: &Disk) -> bool {
+        let Some(record) = self.frame_of(lsn) else { return true };
+        let mut hit =
+            self.frames.iter().filter(|frame| frame.file == record.file && disk.is_hit(frame.file, &frame.range));
+        let Some(first) = hit.next() else { return false };
+        let last = hit.next_back().unwrap_or(first);
+        first.at.frame <= record.at.frame && record.at.frame <= last.at.frame
+    }
+
     /// After a sync: applies the records that have become durable.
     pub fn advance_durable(&mut self, disk: &Disk) {
         while let Some((written, _)) = self.tail.front()

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use driftq_core::faults::Fault;
 use driftq_sim::coverage::Point;
-use driftq_sim::exhaust::{Plan, Size, Summary, exhaust};
+use driftq_sim::exhaust::{Plan, RelocationCrashes, Size, Summary, crash_in_relocation, exhaust};
 use driftq_sim::run::RunOptions;
 
 fn search(size: Size, depth: u32, jobs: usize, fault: Option<Fault>) -> Summary {
@@ -80,5 +80,21 @@ fn planted_bugs_are_found_at_their_depth() {
         };
         assert!(found(*depth), "{} is not found at depth {depth}", fault.name());
         assert!(*depth == 0 || !found(*depth - 1), "{} is found before depth {depth}", fault.name());
+    }
+}
+
+#[test]
+fn crash_at_every_byte_of_a_relocation_loses_nothing() {
+    let done = crash_in_relocation(None).expect("no invariant is violated");
+    assert!(done.taken_back > 0 && done.removed > 0, "{done:?}");
+    let expected =
+        RelocationCrashes { relocated: 3, steps: 42, crashes: 21_828, taken_back: 166, states: 13, removed: 6 };
+    assert_eq!(done, expected);
+}
+
+#[test]
+fn crash_in_a_relocation_shows_segments_that_went_too_early() {
+    for fault in [Fault::LiveSegmentRemoved, Fault::CleanedSegmentRemoved, Fault::RelocationKeepsLsn] {
+        assert!(crash_in_relocation(Some(fault)).is_err(), "{}", fault.name());
     }
 }

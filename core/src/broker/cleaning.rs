@@ -40,6 +40,7 @@ impl<F: Faults> Broker<F> {
             for (part, body) in record.event.bodies() {
                 let from = PayloadId { lsn: *lsn, part };
                 let referrers = self.state.referrers_of(from, &record.event);
+                let referrers = self.faults.relocated_for(&self.state, &record.event, referrers);
                 if referrers.is_empty() {
                     continue;
                 }

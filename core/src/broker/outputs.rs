@@ -214,7 +214,11 @@ impl Outputs {
             queue.unsynced -= 1;
             if !is_withdrawn {
                 waiting.unfilled.fill(|payload| cache.peek(payload).cloned());
-                if !waiting.unfilled.is_unread() && queue.synced.is_empty() {
+                let awaits_loss = waiting.unfilled.waits_for > durable;
+                if awaits_loss {
+                    self.lost.insert(recipient);
+                }
+                if !waiting.unfilled.is_unread() && !awaits_loss && queue.synced.is_empty() {
                     self.ready.insert(waiting.number, waiting.unfilled.output);
                 } else {
                     let Unfilled { decided_at, leased, unread, .. } = &waiting.unfilled;
@@ -288,26 +292,38 @@ impl Outputs {
         let waiting = lost.iter().flat_map(|payload| self.wanted.remove(payload)).flatten();
         let recipients: BTreeSet<_> = waiting.map(|(recipient, _)| recipient).collect();
         let (withdrawn, mut dropped) = (&mut self.withdrawn, Vec::new());
+        let mut is_kept = |unfilled: &mut Unfilled| {
+            if !unfilled.unread.iter().any(|unread| lsns.contains(&unread.payload().lsn)) {
+                return true;
+            }
+            if let (Output::Deliver { consumer, delivery }, Some(leased)) = (&unfilled.output, unfilled.leased)
+                && dead_lettered(&leased.message_ref)
+            {
+                let (consumer, token, decided_at) = (*consumer, delivery.token, unfilled.decided_at);
+                let is_withdrawn = withdrawn.remove(&token);
+                dropped.extend((!is_withdrawn).then_some(Dropped { consumer, token, leased, decided_at }));
+                return false;
+            }
+            unfilled.lose(lsns, damage);
+            unfilled.waits_for = decided_at;
+            true
+        };
         for recipient in &recipients {
             let Some(queue) = self.queues.get_mut(recipient) else { continue };
-            queue.synced.retain_mut(|Waiting { unfilled, .. }| {
-                if !unfilled.unread.iter().any(|unread| lsns.contains(&unread.payload().lsn)) {
-                    return true;
-                }
-                if let (Output::Deliver { consumer, delivery }, Some(leased)) = (&unfilled.output, unfilled.leased)
-                    && dead_lettered(&leased.message_ref)
-                {
-                    let (consumer, token, decided_at) = (*consumer, delivery.token, unfilled.decided_at);
-                    let is_withdrawn = withdrawn.remove(&token);
-                    dropped.extend((!is_withdrawn).then_some(Dropped { consumer, token, leased, decided_at }));
-                    return false;
-                }
-                unfilled.lose(lsns, damage);
-                unfilled.waits_for = decided_at;
-                true
-            });
+            queue.synced.retain_mut(|waiting| is_kept(&mut waiting.unfilled));
         }
-        recipients.iter().for_each(|recipient| self.drop_if_empty(*recipient));
+        let mut emptied = recipients.clone();
+        self.unsynced.retain_mut(|waiting| {
+            let is_kept = is_kept(&mut waiting.unfilled);
+            if !is_kept {
+                let recipient = Recipient::of(&waiting.unfilled.output);
+                self.queues.get_mut(&recipient).expect("every waiting output is counted").unsynced -= 1;
+                emptied.insert(recipient);
+            }
+            is_kept
+        });
+        dropped.sort_by_key(|dropped: &Dropped| dropped.consumer);
+        emptied.iter().for_each(|recipient| self.drop_if_empty(*recipient));
         self.lost.extend(recipients);
         dropped
     }

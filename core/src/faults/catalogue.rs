@@ -252,4 +252,10 @@ faults! {
     RelocationMovesOne "relocation-moves-one": "Of several messages that refer to a relocated payload, only the first \
         refers to where it stands now.",
     RelocatedCachedAsNext "relocated-cached-as-next": "A relocated payload is in memory as that of the next record.",
+    RelocationResurrects "relocation-resurrects": "Cleaning stores a message again that was acked before its segment \
+        was read.",
+    CleanedSegmentRemoved "cleaned-segment-removed": "A segment is removed once the newest snapshot does not list it, \
+        though the older one does.",
+    UnsyncedRead "unsynced-read": "Segments are read to their end, synced or not.",
+    CorruptionTakenForHole "corruption-taken-for-hole": "Damaged records are skipped, as if nothing were there.",
 }

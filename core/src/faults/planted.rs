@@ -13,7 +13,7 @@ use crate::command::{Command, Produce, TokenClaim};
 use crate::index::{Credit, Index, NextDispatch, Timer};
 use crate::log::{CrcSeed, IoOp, Recovered, SegmentHeader, Storage, StorageFault};
 use crate::pipeline::PipelineConfig;
-use crate::record::{Event, Image, Record};
+use crate::record::{Event, Image, Record, Referrer};
 use crate::reply::Output;
 use crate::state::{Contradiction, Group, Load, Message, Partition, State, Topic, View};
 use crate::types::{
@@ -450,6 +450,25 @@ impl Seams for Planted {
             Fault::LiveSegmentRemoved => false,
             Fault::SegmentFreedByUnsyncedAck => files::refers_to(state, records),
             _ => is_needed,
+        }
+    }
+
+    fn is_listed(&self, older: bool, newer: bool) -> bool {
+        newer || self.0 != Fault::CleanedSegmentRemoved && older
+    }
+
+    fn reports_damage(&self) -> bool {
+        self.0 != Fault::CorruptionTakenForHole
+    }
+
+    fn readable_end(&self, synced: (u64, u64), written: (u64, u64)) -> (u64, u64) {
+        if self.0 == Fault::UnsyncedRead { written } else { synced }
+    }
+
+    fn relocated_for(&self, state: &State, event: &Event, referrers: Vec<Referrer>) -> Vec<Referrer> {
+        match self.0 {
+            Fault::RelocationResurrects if referrers.is_empty() => records::acked_referrer(state, event),
+            _ => referrers,
         }
     }
 

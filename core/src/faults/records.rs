@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Fault;
 use crate::collections::shared::unshared;
-use crate::record::{Completed, EffectBegun, Event, Image, Produced, Record, Referrer, Relocated};
+use crate::record::{Completed, EffectBegun, Event, Image, MessageAt, Produced, Record, Referrer, Relocated};
 use crate::state::{Contradiction, Message, NewMessage, Partition, State, Topic};
 use crate::types::{
     DecisionFields, EffectStatus, GroupId, GroupOrigin, LastError, LeaseToken, MessageFlags, MessageRef, Millis,
@@ -130,6 +130,20 @@ fn move_back(state: &mut State, relocated: &Relocated) -> Result<(), Contradicti
     Ok(())
 }
 
+/// The message that a record has stored, as one that is stored next, since it is gone.
+pub(super) fn acked_referrer(state: &State, event: &Event) -> Vec<Referrer> {
+    let Event::Produced { topic, partition, .. } = event else { return Vec::new() };
+    let (topic, partition) = (*topic, *partition);
+    let found = state.topic(topic).and_then(|topic| topic.partition(partition));
+    let next = found.map(|found| MessageAt { topic, partition, position: found.next_position() });
+    next.map(Referrer::Message).into_iter().collect()
+}
+
+fn is_next(state: &State, at: &MessageAt) -> bool {
+    let partition = state.topic(at.topic).and_then(|topic| topic.partition(at.partition));
+    partition.is_some_and(|partition| partition.next_position() == at.position)
+}
+
 fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), Contradiction> {
     let at = record.at.max(state.clock());
     match (fault, &record.event) {
@@ -138,6 +152,15 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             forget_offsets(state);
             Ok(())
         }
+        (Fault::RelocationResurrects, Event::Relocated(relocated)) => match &relocated.referrers[..] {
+            [Referrer::Message(at)] if is_next(state, at) => {
+                let message = NewMessage::produced(state.payload(0), &relocated.body);
+                let (topic, now) = (state.topic_mut(at.topic)?, record.at);
+                let offset = topic.next_offset();
+                topic.store(at.partition, offset, now, message).map(drop)
+            }
+            _ => state.apply(record),
+        },
         (Fault::RelocationKeepsLsn, Event::Relocated(relocated)) => {
             state.apply(record)?;
             move_back(state, relocated)

@@ -8,7 +8,7 @@ use crate::command::{Command, Produce, TokenClaim};
 use crate::index::{Index, NextDispatch};
 use crate::log::{CrcSeed, IoOp, Recovered, SegmentHeader, Storage, StorageFault};
 use crate::pipeline::PipelineConfig;
-use crate::record::{Event, Image, Record};
+use crate::record::{Event, Image, Record, Referrer};
 use crate::reply::Output;
 use crate::state::{Contradiction, Group, Load, Partition, State, Topic, View};
 use crate::types::{
@@ -273,6 +273,32 @@ pub trait Seams: Copy {
     fn keeps_segment(&self, state: &State, records: &Range<Lsn>, is_needed: bool) -> bool {
         let _ = (state, records);
         is_needed
+    }
+
+    /// Whether one of the two snapshots lists a segment, given whether the older and the newer one does.
+    #[inline(always)]
+    fn is_listed(&self, older: bool, newer: bool) -> bool {
+        older || newer
+    }
+
+    /// Whether records that were found damaged are reported.
+    #[inline(always)]
+    fn reports_damage(&self) -> bool {
+        true
+    }
+
+    /// Up to where segments may be read, given where their synced and their written frames end.
+    #[inline(always)]
+    fn readable_end(&self, synced: (u64, u64), written: (u64, u64)) -> (u64, u64) {
+        let _ = written;
+        synced
+    }
+
+    /// What refers to the payload of a record that is cleaned, given what does.
+    #[inline(always)]
+    fn relocated_for(&self, state: &State, event: &Event, referrers: Vec<Referrer>) -> Vec<Referrer> {
+        let _ = (state, event);
+        referrers
     }
 
     /// How often the same bytes are read until they count as damaged.

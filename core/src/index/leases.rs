@@ -151,11 +151,11 @@ impl Index {
         }
     }
 
-    /// The delivery of a message that was decided at `decided_at` leaves after it waited for bytes: its lease begins to
-    /// run.
+    /// The delivery of a message that was decided at `decided_at` leaves after it waited for bytes, or is dropped
+    /// before: its lease begins to run.
     pub(crate) fn release_read(&mut self, message_ref: &MessageRef, decided_at: Lsn, end: Timestamp) {
-        let lease = self.lease_mut(message_ref);
-        if let Some(lease) = lease.filter(|lease| lease.end == LeaseEnd::Unread(decided_at)) {
+        let waits = |end| end == LeaseEnd::Unread(decided_at) || end == LeaseEnd::Unreleased(decided_at);
+        if let Some(lease) = self.lease_mut(message_ref).filter(|lease| waits(lease.end)) {
             lease.end = LeaseEnd::At(end);
             self.timers.set(end, Timer::Lease(*message_ref));
         }

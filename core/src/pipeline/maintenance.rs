@@ -221,7 +221,7 @@ impl Maintenance {
         result: Result<(), StorageFault>,
         now: Timestamp,
         log: &mut Writer,
-        (is_reading, is_kept): (impl Fn(u64) -> bool, impl Fn(&SegmentInfo, bool) -> bool),
+        (is_reading, is_kept): (impl Fn(u64) -> bool, impl Fn(&SegmentInfo, (bool, bool)) -> bool),
     ) -> Result<(), StorageFault> {
         match (task, result) {
             (MaintenanceTask::CreateSegment, Ok(())) => log.set_next_segment(NextSegment::Ready),
@@ -290,15 +290,20 @@ impl Maintenance {
     }
 
     /// A snapshot is complete: keeps it, the one before it, the segments since that one, and of the others those that
-    /// `is_kept` says, given whether one of the two refers to it.
-    fn renamed(&mut self, snapshot: KeptSnapshot, log: &mut Writer, is_kept: impl Fn(&SegmentInfo, bool) -> bool) {
+    /// `is_kept` says, given whether the one before it and it refer to it.
+    fn renamed(
+        &mut self,
+        snapshot: KeptSnapshot,
+        log: &mut Writer,
+        is_kept: impl Fn(&SegmentInfo, (bool, bool)) -> bool,
+    ) {
         self.must_retry_snapshot = false;
         self.snapshots.push(snapshot);
         while self.snapshots.len() > 2 {
             self.obsolete.push(FileId::Snapshot(self.snapshots.remove(0).frame));
         }
         if let [older, newer] = &self.snapshots[..] {
-            let refers = |sequence| older.refers_to(sequence) || newer.refers_to(sequence);
+            let refers = |sequence| (older.refers_to(sequence), newer.refers_to(sequence));
             let is_kept = |segment: &SegmentInfo| is_kept(segment, refers(segment.sequence));
             self.obsolete.extend(log.drop_closed_through(older.frame, is_kept));
         }

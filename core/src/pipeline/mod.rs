@@ -298,7 +298,8 @@ impl<F: Faults> Pipeline<F> {
                 self.log_busy = false;
                 match result {
                     Ok(()) => {
-                        self.log.on_synced(through, end);
+                        let written_end = (self.log.sequence, self.log.end());
+                        self.log.on_synced(through, self.broker.faults().readable_end(end, written_end));
                         self.log.recycle(job.ops);
                         self.broker.on_durable(now, through.lsn);
                         if self.log.is_idle() && !self.log.ends_in_mark() {
@@ -315,8 +316,8 @@ impl<F: Faults> Pipeline<F> {
                 let was_full = self.log.next_segment() == NextSegment::NoSpace;
                 let newest = self.maintenance.snapshots().next_back();
                 let is_reading = |sequence| self.reads.is_reading(sequence);
-                let is_kept = |segment: &SegmentInfo, lists| {
-                    let is_needed = lists || is_reading(segment.sequence);
+                let is_kept = |segment: &SegmentInfo, (older, newer)| {
+                    let is_needed = self.broker.faults().is_listed(older, newer) || is_reading(segment.sequence);
                     self.broker.faults().keeps_segment(self.broker.state(), &segment.lsns, is_needed)
                 };
                 let keeps = (is_reading, is_kept);

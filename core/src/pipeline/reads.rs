@@ -99,8 +99,8 @@ impl ReadJob {
 pub(super) struct Reads {
     next_id: u64,
     under_way: BTreeMap<u64, Planned>,
-    /// Failed reads, by the record that they were for.
-    failures: BTreeMap<Lsn, Failure>,
+    /// Failed reads, by the place that they were for.
+    failures: BTreeMap<Wanted, Failure>,
     /// The first intact records behind damage, each with its segment: reads of later records begin there.
     behind_damage: BTreeMap<Lsn, (u64, IndexEntry)>,
     now: Timestamp,
@@ -108,6 +108,15 @@ pub(super) struct Reads {
     /// Of these, the ones that were made before an output needed what they bring.
     ahead: u64,
     bytes: u64,
+}
+
+/// What a read is to bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Wanted {
+    /// The segment.
+    sequence: u64,
+    /// The record. Behind the last record of the segment: the first one of the next segment, for the frames between.
+    lsn: Lsn,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -221,8 +230,8 @@ impl Reads {
         self.failures.values().map(|failure| failure.retry_at).filter(|at| *at > self.now).min()
     }
 
-    fn may_read(&self, lsn: Lsn) -> bool {
-        self.failures.get(&lsn).is_none_or(|failure| failure.retry_at <= self.now)
+    fn may_read(&self, wanted: Wanted) -> bool {
+        self.failures.get(&wanted).is_none_or(|failure| failure.retry_at <= self.now)
     }
 
     /// The next read for payloads that outputs lack; or one of them whose segment is removed. `first_wanted` finds the
@@ -236,11 +245,11 @@ impl Reads {
         if self.count_under_way(|purpose| matches!(purpose, Purpose::Output(_))) >= READS_MAX {
             return None;
         }
-        let payload = self.first_not_coming(first_wanted, |payload| payload.lsn)?;
+        let payload = self.first_not_coming(log, first_wanted, |payload| payload.lsn)?;
         let lsn = payload.lsn;
         let Some(extent) = self.extent(lsn, log, READ_BYTES) else { return Some(Err(payload)) };
         let purpose = Purpose::Output(payload);
-        Some(Ok(match self.is_last_attempt(lsn, attempts) {
+        Some(Ok(match self.is_last_attempt(extent.walk.wanted(lsn), attempts) {
             true => self.plan_examination(&extent.walk, lsn, purpose, log)?,
             false => self.plan(&extent.walk, extent.end, extent.through, purpose),
         }))
@@ -257,10 +266,11 @@ impl Reads {
         if self.count_under_way(|purpose| matches!(purpose, Purpose::Ahead(_))) >= READS_AHEAD_MAX {
             return None;
         }
-        let lsn = self.first_not_coming(first_asked, |lsn| *lsn)?;
+        let lsn = self.first_not_coming(log, first_asked, |lsn| *lsn)?;
         let extent = self.extent(lsn, log, block_bytes);
         // What is not indexed, or has failed, is left to the output that needs it.
-        let Some(extent) = extent.filter(|extent| !extent.goes_on && !self.failures.contains_key(&lsn)) else {
+        let has_failed = |extent: &Extent| self.failures.contains_key(&extent.walk.wanted(lsn));
+        let Some(extent) = extent.filter(|extent| !extent.goes_on && !has_failed(extent)) else {
             return Some(Err(lsn));
         };
         let job = self.plan(&extent.walk, extent.end, extent.through, Purpose::Ahead(lsn));
@@ -272,17 +282,26 @@ impl Reads {
     }
 
     /// The first that may be read and that no read under way brings; `first` finds the first one from a record on.
-    fn first_not_coming<T>(&self, first: impl Fn(Lsn) -> Option<T>, lsn: impl Fn(&T) -> Lsn) -> Option<T> {
+    fn first_not_coming<T>(
+        &self,
+        log: &Writer,
+        first: impl Fn(Lsn) -> Option<T>,
+        lsn: impl Fn(&T) -> Lsn,
+    ) -> Option<T> {
         let coming = |lsn: Lsn| {
             let reads = self.under_way.values();
             reads.filter(|read| read.first.lsn <= lsn && lsn <= read.through).map(|read| read.through).max()
+        };
+        let may_read = |lsn: Lsn| {
+            let place = if self.failures.is_empty() { None } else { log.place_of(lsn) };
+            place.is_none_or(|place| self.may_read(Wanted { sequence: place.sequence, lsn }))
         };
         let mut from = Lsn(0);
         loop {
             let found = first(from)?;
             let at = lsn(&found);
             match coming(at) {
-                None if self.may_read(at) => return Some(found),
+                None if may_read(at) => return Some(found),
                 through => from = through.unwrap_or(at).next(),
             }
         }
@@ -310,7 +329,7 @@ impl Reads {
             return Some(Extent { walk, end, through: Lsn(place.behind.lsn.0 - 1), goes_on });
         }
         // What has failed is read again by itself: the fault may be elsewhere in the block.
-        let block = if self.failures.contains_key(&lsn) { 0 } else { block_bytes.min(READ_BYTES) };
+        let block = if self.failures.contains_key(&walk.wanted(lsn)) { 0 } else { block_bytes.min(READ_BYTES) };
         // An entry stands at the beginning of a record, so the record ends at the next one at the latest. There the
         // read ends, or at a later one, so that the next read begins where this one ends.
         let at_most = entry.position.saturating_add(block);
@@ -333,7 +352,7 @@ impl Reads {
         attempts: u32,
     ) -> Option<ReadJob> {
         let lsn = walk.next.lsn;
-        if self.is_walking(purpose) || !self.may_read(lsn) {
+        if self.is_walking(purpose) || !self.may_read(walk.wanted(lsn)) {
             return None;
         }
         let place = log.place_of_segment(walk.sequence)?;
@@ -341,7 +360,7 @@ impl Reads {
         if walk.position >= place.end {
             return None;
         }
-        if self.is_last_attempt(lsn, attempts) {
+        if self.is_last_attempt(walk.wanted(lsn), attempts) {
             return self.plan_examination(walk, lsn, purpose, log);
         }
         let end = (walk.position + READ_BYTES.max(walk.needed)).min(place.end);
@@ -350,13 +369,13 @@ impl Reads {
         Some(self.plan(walk, end, Lsn(0), purpose))
     }
 
-    fn is_last_attempt(&self, lsn: Lsn, attempts: u32) -> bool {
-        self.failure_count(lsn) + 1 >= attempts
+    fn is_last_attempt(&self, wanted: Wanted, attempts: u32) -> bool {
+        self.failure_count(wanted) + 1 >= attempts
     }
 
-    /// How often reads have not brought the record in a row.
-    fn failure_count(&self, lsn: Lsn) -> u32 {
-        self.failures.get(&lsn).map_or(0, |failure| failure.count)
+    /// How often reads have not brought it in a row.
+    fn failure_count(&self, wanted: Wanted) -> u32 {
+        self.failures.get(&wanted).map_or(0, |failure| failure.count)
     }
 
     /// Plans to read from `walk` to the next place behind the record `lsn` of which the frame number is known.
@@ -375,7 +394,7 @@ impl Reads {
         let mut job = self.plan(walk, ReadEnd { position: end, is_last: false }, through, purpose);
         job.is_piecewise = true;
         let planned = self.under_way.get_mut(&job.id).expect("it was just planned");
-        let failures = self.failures.get(&planned.wanted_lsn()).map_or(0, |failure| failure.count);
+        let failures = self.failures.get(&planned.wanted()).map_or(0, |failure| failure.count);
         planned.examination = Some(Examination { behind, failures });
         Some(job)
     }
@@ -410,19 +429,18 @@ impl Reads {
             Err(_) if matches!(planned.purpose, Purpose::Ahead(_)) => return Brought::default(),
             // Says nothing of the bytes.
             Err(StorageFault::NoDescriptor) => {
-                let lsn = planned.wanted_lsn();
-                let count = self.failure_count(lsn);
-                self.failures.insert(lsn, Failure { count, retry_at: self.now.after(RETRY) });
+                let count = self.failure_count(planned.wanted());
+                self.failures.insert(planned.wanted(), Failure { count, retry_at: self.now.after(RETRY) });
                 return Brought { walk: planned.walk_at(planned.first, planned.position, 0), ..Brought::default() };
             }
             Err(_) => {
-                self.failed(planned.wanted_lsn());
+                self.failed(planned.wanted());
                 return Brought { walk: planned.walk_at(planned.first, planned.position, 0), ..Brought::default() };
             }
         };
         self.bytes += bytes.len() as u64;
         match planned.examination {
-            Some(Examination { behind, failures }) if self.failure_count(planned.wanted_lsn()) >= failures => {
+            Some(Examination { behind, failures }) if self.failure_count(planned.wanted()) >= failures => {
                 self.examined(&planned, job, bytes, seed, behind)
             }
             _ => self.read(&planned, job, &bytes, seed, log.growing_index(planned.sequence)),
@@ -450,31 +468,32 @@ impl Reads {
                 // Without the part it would be read again and again.
                 let has_part = |record: &Record| record.event.bodies().any(|(found, _)| found == part);
                 let is_ahead = index.and_then(|index| index.unknown_from()).is_some_and(|from| from.lsn <= lsn);
-                self.brought(&records, lsn);
+                self.brought(planned.sequence, &records, lsn);
                 match found {
-                    Some((_, record)) if has_part(record) => self.forget_failures(lsn),
+                    Some((_, record)) if has_part(record) => self.forget_failures(planned.wanted()),
                     // It has come nearer to the record, and goes on from another place.
-                    None if is_news && is_ahead => self.forget_failures(lsn),
-                    _ => self.failed(lsn),
+                    None if is_news && is_ahead => self.forget_failures(planned.wanted()),
+                    _ => self.failed(planned.wanted()),
                 }
                 Brought { records, ..Brought::default() }
             }
             Purpose::Ahead(_) => {
-                self.brought(&records, Lsn(0));
+                self.brought(planned.sequence, &records, Lsn(0));
                 Brought { records, ..Brought::default() }
             }
             Purpose::Walk(_) => {
                 let is_cut_off = stop == Some(Stop::CutOff) && !is_short && !planned.is_last;
                 let needed = if is_cut_off && end == 0 { 2 * job.len as u64 } else { 0 };
                 if end > 0 {
-                    self.failures.remove(&planned.first.lsn);
+                    self.forget_failures(planned.wanted());
                 }
-                self.brought(&records, Lsn(0));
+                self.brought(planned.sequence, &records, Lsn(0));
+                let next_wanted = Wanted { sequence: planned.sequence, lsn: next.lsn };
                 if is_short || stop.is_some() && !is_cut_off {
-                    self.failed(next.lsn);
+                    self.failed(next_wanted);
                 } else if stop.is_none() {
                     // An earlier walk may have failed at what stands between the last record and the next one.
-                    self.forget_failures(next.lsn);
+                    self.forget_failures(next_wanted);
                 }
                 let walk = planned.walk_at(next, planned.position + end as u64, needed);
                 Brought { records, walk, ..Brought::default() }
@@ -492,9 +511,9 @@ impl Reads {
     ) -> Brought {
         // A file that was cut off.
         bytes.resize(job.len, 0);
-        self.failures.remove(&planned.wanted_lsn());
+        self.forget_failures(planned.wanted());
         let Examined { records, damaged, resumed } = examine(&bytes, seed, planned.first, behind);
-        self.brought(&records, Lsn(0));
+        self.brought(planned.sequence, &records, Lsn(0));
         for (at, position) in resumed {
             let entry = IndexEntry { lsn: at.lsn, frame: at.frame, position: planned.position + position as u64 };
             self.behind_damage.insert(at.lsn, (planned.sequence, entry));
@@ -505,39 +524,47 @@ impl Reads {
 
     /// Forgets the damage of segments that were removed.
     pub(super) fn forget_removed(&mut self, is_there: impl Fn(u64) -> bool) {
+        self.failures.retain(|wanted, _| is_there(wanted.sequence));
         self.behind_damage.retain(|_, (sequence, _)| is_there(*sequence));
     }
 
     /// Forgets the failures of records that a read has brought after all, but for the one that it was planned for.
-    fn brought(&mut self, records: &[(Lsn, Record)], planned_for: Lsn) {
+    fn brought(&mut self, sequence: u64, records: &[(Lsn, Record)], planned_for: Lsn) {
         if !self.failures.is_empty() {
             for (lsn, _) in records.iter().filter(|(lsn, _)| *lsn != planned_for) {
-                self.failures.remove(lsn);
+                self.failures.remove(&Wanted { sequence, lsn: *lsn });
             }
         }
     }
 
-    fn forget_failures(&mut self, lsn: Lsn) {
-        self.failures.remove(&lsn);
+    fn forget_failures(&mut self, wanted: Wanted) {
+        self.failures.remove(&wanted);
     }
 
-    /// A read did not bring the record `lsn`.
-    fn failed(&mut self, lsn: Lsn) {
+    /// A read did not bring it.
+    fn failed(&mut self, wanted: Wanted) {
         let now = self.now;
         self.failures.retain(|_, failure| now < failure.retry_at.after(FORGET));
-        let count = self.failure_count(lsn);
-        self.failures.insert(lsn, Failure { count: count + 1, retry_at: now.after(RETRY) });
+        let count = self.failure_count(wanted);
+        self.failures.insert(wanted, Failure { count: count + 1, retry_at: now.after(RETRY) });
+    }
+}
+
+impl Walk {
+    fn wanted(&self, lsn: Lsn) -> Wanted {
+        Wanted { sequence: self.sequence, lsn }
     }
 }
 
 impl Planned {
-    /// The record for which it was planned.
-    fn wanted_lsn(&self) -> Lsn {
-        match self.purpose {
+    /// What it was planned for.
+    fn wanted(&self) -> Wanted {
+        let lsn = match self.purpose {
             Purpose::Output(payload) => payload.lsn,
             Purpose::Ahead(lsn) => lsn,
             Purpose::Walk(_) => self.first.lsn,
-        }
+        };
+        Wanted { sequence: self.sequence, lsn }
     }
 
     /// Its walk, if it is of one, at another place of the segment.

@@ -102,7 +102,8 @@ impl<F: Faults> Pipeline<F> {
         if self.has_failed() || self.closing && walk.is_some() {
             return;
         }
-        for damaged in damaged {
+        let is_reported = self.broker.faults().reports_damage();
+        for damaged in damaged.into_iter().filter(|_| is_reported) {
             self.damaged(now, job, damaged);
         }
         match walk {

@@ -172,7 +172,7 @@ impl State {
     }
 
     /// The place of a payload of the record that is being applied.
-    pub(super) fn payload(&self, part: u32) -> PayloadId {
+    pub(crate) fn payload(&self, part: u32) -> PayloadId {
         PayloadId { lsn: self.last_lsn, part }
     }
 

@@ -113,7 +113,7 @@ impl Message {
 
     /// The message as clients see it if its payload is lost; `None` if it is not.
     #[must_use]
-    pub(crate) fn body_without_payload(&self) -> Option<Body> {
+    pub fn body_without_payload(&self) -> Option<Body> {
         let fields = self.fields.as_ref().filter(|fields| fields.lost.is_some())?;
         Some(Body::pack(&fields.metadata(), &[], &[]))
     }

@@ -87,6 +87,11 @@ fn ndjson_from_any_input_is_refused_or_parsed() {
 }
 
 #[test]
+fn relocation_from_any_input_loses_nothing() {
+    run_target("relocation", 1_500);
+}
+
+#[test]
 fn commands_from_any_input_violate_no_invariant() {
     run_target("commands", 1_500);
 }

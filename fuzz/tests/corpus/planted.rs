@@ -12,8 +12,8 @@ use driftq_core::log::frame::encode_with;
 use driftq_core::log::{FileId, Head, SegmentFooter, Storage};
 use driftq_core::types::Offset;
 use driftq_fuzz::{
-    commands_with, footer_with, frame_with, json_bodies_with, query_with, record_with, recovery_with, salvage_with,
-    segment_with, snapshot_with,
+    commands_with, footer_with, frame_with, json_bodies_with, query_with, record_with, recovery_with, relocation_with,
+    salvage_with, segment_with, snapshot_with,
 };
 use driftq_server::fuzzing::{request, salvage};
 
@@ -149,6 +149,21 @@ fn broker_with_planted_fault_is_caught() {
     ];
     for fault in faults {
         caught("commands", |data| commands_with(data, Some(fault)));
+    }
+}
+
+#[test]
+fn cleaning_with_planted_fault_is_caught() {
+    let faults = [
+        Fault::CleanedSegmentRemoved,
+        Fault::CorruptionTakenForHole,
+        Fault::LiveSegmentRemoved,
+        Fault::RelocationKeepsLsn,
+        Fault::RelocationResurrects,
+        Fault::UnsyncedRead,
+    ];
+    for fault in faults {
+        caught("relocation", |data| relocation_with(data, Some(fault)));
     }
 }
 

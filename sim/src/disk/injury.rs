@@ -1,6 +1,6 @@
 //! Damage to the medium: what was hit, whether a start may refuse it, and how an operator undoes it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
@@ -173,6 +173,12 @@ impl Disk {
         !self.injuries.is_empty()
     }
 
+    /// How many times the disk was damaged, but for what was undone or is gone.
+    #[must_use]
+    pub fn injuries(&self) -> usize {
+        self.injuries.len()
+    }
+
     /// Whether the only damage is sectors that cannot be read.
     #[must_use]
     pub fn is_only_unreadable(&self) -> bool {
@@ -247,16 +253,15 @@ impl Disk {
         }
     }
 
-    /// A start has succeeded and synced what it continues.
-    pub fn note_continued(&mut self) {
-        let segments: BTreeSet<_> = self
-            .folder
-            .iter()
-            .filter(|(file, _)| matches!(file, FileId::Segment(_)))
-            .map(|(_, number)| *number)
-            .collect();
-        let cut = self.injuries.iter_mut().filter(|injury| !injury.is_unreadable());
-        cut.for_each(|injury| injury.is_permanent |= segments.contains(&injury.content));
+    /// A start has succeeded and synced what it continues. `is_in_log` is whether a part of a segment holds frames of
+    /// the log, rather than a tail that was cut.
+    pub fn note_continued(&mut self, is_in_log: impl Fn(FileId, &Range<usize>) -> bool) {
+        let segments = self.folder.iter().filter(|(file, _)| matches!(file, FileId::Segment(_)));
+        let segments: BTreeMap<_, _> = segments.map(|(file, number)| (*number, *file)).collect();
+        for injury in self.injuries.iter_mut().filter(|injury| !injury.is_unreadable()) {
+            let file = segments.get(&injury.content);
+            injury.is_permanent |= file.is_some_and(|file| !is_in_log(*file, &injury.range));
+        }
     }
 
     /// Whether the log's documents allow a start to refuse the damage. `is_in_log` is whether a part of a segment

@@ -199,7 +199,25 @@ impl Disk {
         self.unsynced.iter().map(Unsynced::len).sum()
     }
 
-    /// Whether a crash cannot lose these bytes of the file.
+    /// Whether a read finds what it would find after any crash. Unlike [`Self::is_durable`], it takes the zeros
+    /// preallocated behind the data for what they are: the last bytes of a frame may be among them.
+    #[must_use]
+    pub fn reads_as_after_a_crash(&self, file: FileId, range: Range<usize>) -> bool {
+        let content = self.durable_folder.get(&file).and_then(|number| self.contents.get(number));
+        content.filter(|content| range.end as u64 <= content.allocated()).is_some_and(|content| {
+            let part = |bytes: &'_ [u8]| range.start.min(bytes.len())..range.end.min(bytes.len());
+            let (written, platter) = (part(&content.written), part(&content.platter));
+            let (written, platter) = (&content.written[written], &content.platter[platter]);
+            let (both, longer) = match written.len() < platter.len() {
+                true => (written, platter),
+                false => (platter, written),
+            };
+            let (begin, end) = longer.split_at(both.len());
+            begin == both && end.iter().all(|byte| *byte == 0)
+        })
+    }
+
+    /// Whether these bytes of the file were written, and a crash cannot lose them.
     #[must_use]
     pub fn is_durable(&self, file: FileId, range: Range<usize>) -> bool {
         let content = self.durable_folder.get(&file).and_then(|number| self.contents.get(number));
@@ -521,6 +539,16 @@ mod tests {
         write(&mut disk, NEW, b"ef");
         write(&mut disk, OLD, b"gh");
         disk
+    }
+
+    #[test]
+    fn synced_bytes_and_zeros_behind_the_data_read_as_after_a_crash() {
+        let disk = disk();
+        assert!(disk.reads_as_after_a_crash(OLD, 0..2) && disk.is_durable(OLD, 0..2));
+        assert!(!disk.reads_as_after_a_crash(OLD, 0..3), "the third byte is not synced");
+        assert!(disk.reads_as_after_a_crash(OLD, 10..100) && !disk.is_durable(OLD, 10..100));
+        assert!(!disk.reads_as_after_a_crash(OLD, 10..101), "the file has 100 bytes");
+        assert!(!disk.reads_as_after_a_crash(NEW, 10..20), "its name is not durable");
     }
 
     #[test]

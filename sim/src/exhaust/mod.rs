@@ -5,7 +5,10 @@
 //! [fingerprint](crate::world::Fingerprint) are explored once. A crash happens in every state at every byte of the
 //! unsynced data, each followed by a start with all checks. No random numbers are drawn: the same plan gives the same
 //! counts, on any number of threads.
+//!
+//! [`crash_in_relocation`] follows one path that is longer than a search gets, and crashes at every byte of it.
 
+mod relocation;
 mod search;
 mod state;
 mod transitions;
@@ -15,6 +18,7 @@ use std::time::Duration;
 
 use driftq_core::faults::{NoFaults, Planted};
 
+pub use self::relocation::{RelocationCrashes, crash_in_relocation};
 pub use self::transitions::{SettleOp, Transition};
 use crate::coverage::Coverage;
 use crate::run::{Run, RunOptions};

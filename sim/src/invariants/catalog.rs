@@ -205,6 +205,11 @@ catalog! {
     27 LIVE_BYTES_MATCH live_bytes_match: "a snapshot lists the segments of its payloads, each with its live bytes";
     27 GONE_IS_UNREFERRED gone_is_unreferred: "an output leaves without a payload only if no message refers to it any \
         more";
+    27 LOST_WAS_DAMAGED lost_was_damaged: "a message is without its payload only if that was found damaged";
+    27 ONLY_DAMAGED_IS_LOST only_damaged_is_lost: "of the payloads in a segment only those are lost whose records are \
+        damaged, or stand between damaged ones";
+    27 ROT_IS_FOUND rot_is_found: "damage under a live payload is found within the time of a scrub";
+    27 READS_WHAT_IS_SYNCED reads_what_is_synced: "no byte of a segment is read that is not synced";
     27 RELOCATED_IS_MOVED relocated_is_moved: "nothing refers to where a relocated payload stood before";
 
     28 TALLIES_MATCH tallies_match: "every tally of the state equals a recount, and no empty table is kept";

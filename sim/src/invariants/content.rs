@@ -9,6 +9,7 @@ use driftq_core::types::{GroupId, PartitionId, Position};
 use super::catalog::{self, sentence};
 use super::tracker::model::{StoredMessage, without_place};
 use super::verdict::Verdict;
+use crate::oracle::left_of;
 
 #[doc = sentence!(accepted_is_stored)]
 ///
@@ -22,7 +23,7 @@ pub(super) fn accepted_is_stored(produced: &Produced, number: Option<u64>, store
 pub(super) fn delivered_was_accepted(delivery: &Delivery, known: Option<&StoredMessage>) -> Verdict {
     let same = known.is_some_and(|known| {
         (known.partition, known.produced_at) == (delivery.partition, delivery.produced_at)
-            && known.body == delivery.body
+            && is_body_of(&delivery.body, known)
     });
     catalog::DELIVERED_WAS_ACCEPTED.holds(same, || format!("{delivery:?}, known {known:?}"))
 }
@@ -66,9 +67,20 @@ pub(super) fn offset_is_stable(
     catalog::OFFSET_IS_STABLE.holds(same, || format!("{message:?} at {location:?} for {visible_to:?} was {known:?}"))
 }
 
+/// Whether a client may see this body of a message: byte for byte what was produced, or, if the payload was found
+/// damaged, what is left of it.
+fn is_body_of(body: &Body, known: &StoredMessage) -> bool {
+    let is_left = || {
+        let meta = body.metadata();
+        let is_empty = body.key().is_empty() && body.value().is_empty();
+        is_empty && meta.lost.as_ref().is_some_and(|damage| meta == left_of(&known.body.metadata(), damage))
+    };
+    known.body == *body || known.is_lost && is_left()
+}
+
 #[doc = sentence!(peek_matches)]
 pub(super) fn peek_matches(peeked: &Peeked, known: Option<&StoredMessage>) -> Verdict {
-    let same = known.is_some_and(|known| known.body == peeked.body);
+    let same = known.is_some_and(|known| is_body_of(&peeked.body, known));
     catalog::PEEK_MATCHES.holds(same, || format!("peeked {peeked:?}, known {known:?}"))
 }
 

@@ -10,6 +10,7 @@ use driftq_core::types::{DeadLetter, DeadReason, Envelope, GroupId, Lsn, Metadat
 use super::catalog::{self, sentence};
 use super::tracker::model::{DeliveryContext, GroupModel, GroupView, RedriveBounds, StoredMessage};
 use super::verdict::Verdict;
+use crate::oracle::left_of;
 
 #[doc = sentence!(dead_not_redelivered)]
 pub(super) fn dead_not_redelivered(model: &GroupModel, delivery: &Delivery, at: Timestamp) -> Verdict {
@@ -46,7 +47,10 @@ pub(super) fn dead_letter_unchanged(
     source: &StoredMessage,
     original: &Metadata,
 ) -> Verdict {
-    let (envelope, kept) = (stored.metadata().envelope, &dead.kept);
+    let stored_metadata = stored.metadata();
+    let left = stored_metadata.lost.as_ref().filter(|_| source.is_lost).map(|damage| left_of(original, damage));
+    let original = left.as_ref().unwrap_or(original);
+    let (envelope, kept) = (stored_metadata.envelope, &dead.kept);
     let expected = Envelope { deliver_at: None, delayed_until: None, ..original.envelope.clone() };
     let restored = Envelope {
         retry_policy: kept.retry_policy,
@@ -59,15 +63,21 @@ pub(super) fn dead_letter_unchanged(
         || envelope.deadline.is_some()
         || envelope.target_topic.is_some()
         || envelope.partition_override.is_some();
-    let same = (source.body.key(), source.body.value()) == (stored.key(), stored.value());
+    let bytes = if left.is_some() { (&[][..], &[][..]) } else { (source.body.key(), source.body.value()) };
+    let same = bytes == (stored.key(), stored.value());
     let good = same && restored == expected && !has_active_fields && dead.original_partition == source.partition;
     catalog::DEAD_LETTER_UNCHANGED.holds(good, || format!("{dead:?} in {envelope:?} of {original:?}"))
 }
 
 #[doc = sentence!(dead_lettered_at_limit)]
 ///
-/// `is_requested` is whether a worker ruled out a retry of the message.
-pub(super) fn dead_lettered_at_limit(dead: &DeadLetter, original: &Envelope, is_requested: bool) -> Verdict {
+/// `is_requested` is whether a worker ruled out a retry of the message, `is_lost` whether its payload is damaged.
+pub(super) fn dead_lettered_at_limit(
+    dead: &DeadLetter,
+    original: &Envelope,
+    is_requested: bool,
+    is_lost: bool,
+) -> Verdict {
     let good = match dead.reason {
         DeadReason::MaxAttempts => {
             original.retry_policy.is_some_and(|policy| policy.max_attempts > 0 && dead.attempts >= policy.max_attempts)
@@ -76,7 +86,7 @@ pub(super) fn dead_lettered_at_limit(dead: &DeadLetter, original: &Envelope, is_
             original.deadline.as_ref().is_some_and(|deadline| deadline.at <= dead.routed_at)
         }
         DeadReason::NonRetryable => is_requested,
-        DeadReason::PayloadDamaged => false,
+        DeadReason::PayloadDamaged => is_lost,
     };
     catalog::DEAD_LETTERED_AT_LIMIT.holds(good, || format!("{dead:?} under {:?}", original.retry_policy))
 }
@@ -201,10 +211,10 @@ mod tests {
         let policy = |max_attempts| Some(RetryPolicy { max_attempts, ..RetryPolicy::default() });
         let under = |retry_policy| Envelope { retry_policy, ..Envelope::default() };
         let (exhausted, overdue) = (dead(DeadReason::MaxAttempts), dead(DeadReason::DeadlineExceeded));
-        holds(dead_lettered_at_limit(&exhausted, &under(policy(2)), false));
-        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&exhausted, &under(policy(3)), false));
-        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&exhausted, &under(None), false));
-        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&overdue, &under(None), false));
+        holds(dead_lettered_at_limit(&exhausted, &under(policy(2)), false, false));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&exhausted, &under(policy(3)), false, false));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&exhausted, &under(None), false, false));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&overdue, &under(None), false, false));
     }
 
     #[test]

@@ -77,10 +77,19 @@ pub(super) fn request_hash_is_stable(model: &EffectModel, hash: Option<&Text>, i
 }
 
 #[doc = sentence!(replay_matches_outcome)]
-pub(super) fn replay_matches_outcome(end: Option<&EffectEnd>, replayed: &Outcome, at: Timestamp) -> Verdict {
-    let recorded = end.filter(|end| end.is_remembered(at)).and_then(|end| end.outcome.as_ref());
-    catalog::REPLAY_MATCHES_OUTCOME
-        .holds(recorded.is_none_or(|recorded| recorded == replayed), || format!("{replayed:?}, it was {recorded:?}"))
+///
+/// Without its result, if that is `lost`.
+pub(super) fn replay_matches_outcome(
+    end: Option<&EffectEnd>,
+    replayed: &Outcome,
+    lost: bool,
+    at: Timestamp,
+) -> Verdict {
+    let recorded = end.filter(|end| end.is_remembered(at)).and_then(|end| end.outcome.clone());
+    let recorded = recorded.map(|recorded| if lost { Outcome { result: None, ..recorded } } else { recorded });
+    catalog::REPLAY_MATCHES_OUTCOME.holds(recorded.as_ref().is_none_or(|recorded| recorded == replayed), || {
+        format!("{replayed:?}, it was {recorded:?}")
+    })
 }
 
 #[cfg(test)]
@@ -186,10 +195,10 @@ mod tests {
         holds(request_hash_is_stable(&with_hash, Some(&"b".into()), false));
         holds(request_hash_is_stable(&with_hash, None, true));
         let end = ended().end;
-        holds(replay_matches_outcome(end.as_ref(), &outcome(None), Timestamp(499)));
+        holds(replay_matches_outcome(end.as_ref(), &outcome(None), false, Timestamp(499)));
         violates(
             catalog::REPLAY_MATCHES_OUTCOME,
-            replay_matches_outcome(end.as_ref(), &outcome(Some("1")), Timestamp(499)),
+            replay_matches_outcome(end.as_ref(), &outcome(Some("1")), false, Timestamp(499)),
         );
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn retained_bytes(partition_view: &PartitionView<'_>, bytes: u64) -> 
 /// those retained until then.
 pub(super) fn retained_as_configured(retention: Retention, kept: u64, last: &StoredMessage, now: Timestamp) -> Verdict {
     let too_old = retention.age.is_some_and(|age| last.produced_at.after(age) <= now);
-    let too_much = retention.bytes.is_some_and(|max| kept + last.body.payload_len() > max);
+    let too_much = retention.bytes.is_some_and(|max| kept + last.message.payload.payload_len() > max);
     let is_due = !retention.keeps_acked() || too_old || too_much;
     catalog::RETAINED_AS_CONFIGURED.holds(is_due, || format!("{last:?} at {now}, {retention:?}"))
 }

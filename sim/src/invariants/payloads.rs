@@ -1,11 +1,12 @@
 //! Payloads: the segments that hold live ones stay, what snapshots say of them is true, and memory is bounded.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
+use driftq_core::ReadJob;
 use driftq_core::log::{FileId, ReferredSegment};
 use driftq_core::pipeline::LogNotice;
-use driftq_core::state::{Partition, State, Topic};
+use driftq_core::state::{Message, Partition, State, Topic};
 use driftq_core::types::{Lsn, PayloadId};
 
 use super::catalog::{self, sentence};
@@ -73,7 +74,55 @@ pub(crate) fn unsynced_stays_in_memory(missing: Option<PayloadId>, durable: Lsn)
     catalog::UNSYNCED_STAYS_IN_MEMORY.holds(missing.is_none(), found)
 }
 
+#[doc = sentence!(lost_was_damaged)]
+///
+/// `was_found` is whether the broker has found its payload damaged, or that of the message whose dead letter it is.
+pub(crate) fn lost_was_damaged(message: &Message, was_found: bool) -> Verdict {
+    catalog::LOST_WAS_DAMAGED.holds(message.lost().is_none() || was_found, || format!("{message:?}"))
+}
+
+#[doc = sentence!(only_damaged_is_lost)]
+///
+/// `intact` is a payload that is said to be lost, and that the disk still has.
+pub(crate) fn only_damaged_is_lost(intact: Option<PayloadId>, notice: &LogNotice) -> Verdict {
+    catalog::ONLY_DAMAGED_IS_LOST.holds(intact.is_none(), || format!("{intact:?}: {notice}"))
+}
+
+#[doc = sentence!(rot_is_found)]
+///
+/// After longer than a scrub takes: `rotten` are live payloads whose records the disk has lost.
+pub(crate) fn rot_is_found(rotten: &[(PayloadId, FileId, Range<usize>)]) -> Verdict {
+    catalog::ROT_IS_FOUND.holds(rotten.is_empty(), || format!("{rotten:?}"))
+}
+
+#[doc = sentence!(reads_what_is_synced)]
+pub(crate) fn reads_what_is_synced(job: &ReadJob, is_synced: bool) -> Verdict {
+    catalog::READS_WHAT_IS_SYNCED.holds(is_synced, || format!("{job:?}"))
+}
+
 #[doc = sentence!(read_failure_is_passing)]
 pub(crate) fn read_failure_is_passing(is_damaged: bool, notice: &LogNotice) -> Verdict {
     catalog::READ_FAILURE_IS_PASSING.holds(is_damaged, || notice.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use driftq_core::types::Metadata;
+
+    use super::*;
+    use crate::invariants::tests::fixtures::*;
+
+    const PAYLOAD: PayloadId = PayloadId { lsn: Lsn(9), part: 0 };
+
+    #[test]
+    fn payload_that_leaves_or_is_lost_without_reason_is_a_violation() {
+        holds(gone_is_unreferred(&[PAYLOAD], &BTreeMap::new()));
+        violates(catalog::GONE_IS_UNREFERRED, gone_is_unreferred(&[PAYLOAD], &BTreeMap::from([(PAYLOAD, 1)])));
+        holds(lost_was_damaged(&message(&Metadata::default()), false));
+        holds(rot_is_found(&[]));
+        violates(catalog::ROT_IS_FOUND, rot_is_found(&[(PAYLOAD, FileId::Segment(1), 0..8)]));
+        let lost = message(&Metadata { lost: Some("byte 7".into()), ..Metadata::default() });
+        holds(lost_was_damaged(&lost, true));
+        violates(catalog::LOST_WAS_DAMAGED, lost_was_damaged(&lost, false));
+    }
 }

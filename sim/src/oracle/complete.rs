@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use driftq_core::command::{Complete, Produce, TokenClaim};
 use driftq_core::reply::StepOutput;
-use driftq_core::types::{DeadReason, EffectStatus};
+use driftq_core::types::{DeadReason, EffectStatus, Lsn};
 use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::model::{CompletedStep, Model, Stop, SweepKind, Unwritten};
@@ -119,7 +119,7 @@ impl Model {
         for message in messages {
             let produced = match self.decide_produce(message)? {
                 ProduceDecision::Duplicate(first) => first,
-                ProduceDecision::NewMessage(new) => self.store_message(message, *new),
+                ProduceDecision::NewMessage(new) => self.store_message(message, *new, Lsn(self.records + 1)),
             };
             outputs.push(StepOutput {
                 topic: message.topic.clone(),

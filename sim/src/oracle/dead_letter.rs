@@ -116,11 +116,14 @@ impl Model {
     }
 
     /// One record removes a dead letter and stores it as a new message, visible only to the group that failed it.
-    /// `false` if it is no dead letter or the group does not exist.
+    /// `false` if it is no dead letter, its payload is lost or the group does not exist.
     fn redrive_one(&mut self, t: usize, d: usize, offset: Offset) -> Result<bool, Stop> {
         let m = self.topics[d].message(offset).expect("a redrive removes each dead letter once");
         let content = self.topics[d].messages[m].content.clone();
         let Some(dead_letter) = &content.metadata.dead_letter else { return Ok(false) };
+        if content.metadata.lost.is_some() {
+            return Ok(false);
+        }
         let topic = &self.topics[t];
         let Some(g) = topic.group_named(&dead_letter.group) else { return Ok(false) };
         let partition = PartitionId(dead_letter.original_partition.0 % topic.partitions());

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use driftq_core::SpaceClass;
-use driftq_core::types::{ConsumerId, DeadReason, PartitionId, Timestamp};
+use driftq_core::types::{ConsumerId, PartitionId, Timestamp};
 
 use super::expected::{Expected, ExpectedDelivery};
 use super::lease::{BegunBy, Runs};
@@ -100,13 +100,13 @@ impl Model {
     fn deliver(&mut self, t: usize, g: usize, m: usize, stream: usize) -> Result<(), Unwritten> {
         let topic = &self.topics[t];
         let content = topic.messages[m].content.clone();
-        let deadline = content.metadata.envelope.deadline.as_ref().map(|deadline| deadline.at);
-        if !topic.is_dlq() && deadline.is_some_and(|at| at <= self.wall()) {
+        if !topic.is_dlq() && topic.messages[m].deadline().is_some_and(|at| at <= self.wall()) {
             let error = match &topic.groups[g].progress[m] {
                 Progress::Attempted(attempted) => attempted.error.clone(),
                 Progress::Ready | Progress::Acked => LastErrorText::None,
             };
-            return self.dead_letter_message(t, g, m, DeadReason::DeadlineExceeded, error.as_str());
+            let (reason, error) = topic.messages[m].reason_past_deadline(&error);
+            return self.dead_letter_message(t, g, m, reason, &error);
         }
         // A token that no record contains is not used again.
         let token = self.new_token();

@@ -14,7 +14,8 @@ impl Model {
             return None;
         }
         let has_excess = self.winners.len() > self.limits.completions_max || self.exceeds_retained_bound();
-        let is_now = has_excess || !self.due_groups.is_empty() || self.next_group().is_some();
+        let is_now =
+            has_excess || !self.damaged.is_empty() || !self.due_groups.is_empty() || self.next_group().is_some();
         let sweeps = self.sweeps.iter().map(|sweep| sweep.at);
         let topics = self.topics.iter().flat_map(|topic| self.due_in(topic));
         let times = is_now.then_some(self.now).into_iter().chain(sweeps).chain(topics).chain(self.overruns());
@@ -36,9 +37,8 @@ impl Model {
             let has_credit = self.has_credit(topic, group);
             for (message, progress) in topic.messages.iter().zip(&group.progress) {
                 times.extend(self.due_of(message, progress, has_credit));
-                let deadline = message.content.metadata.envelope.deadline.as_ref();
                 let is_waiting = !topic.is_dlq() && !progress.is_leased() && !matches!(progress, Progress::Acked);
-                times.extend(deadline.filter(|_| is_waiting).map(|deadline| self.latest_at(deadline.at)));
+                times.extend(message.deadline().filter(|_| is_waiting).map(|deadline| self.latest_at(deadline)));
             }
         }
         for partition in (0..topic.partitions()).map(PartitionId) {

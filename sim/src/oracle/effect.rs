@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use driftq_core::reply::FoundEffect;
 use driftq_core::types::{
-    EffectNamespace, EffectStatus, Identity, LeaseToken, Lifetime, Millis, Offset, Outcome, OwnerName, PartitionId,
-    Scope, Text, Timestamp, TopicName,
+    EffectNamespace, EffectStatus, Identity, LeaseToken, Lifetime, Lsn, Millis, Offset, Outcome, OwnerName,
+    PartitionId, PayloadId, Scope, Text, Timestamp, TopicName,
 };
 
 use super::lease::Runs;
@@ -38,7 +38,9 @@ pub(super) struct Effect {
     pub(super) message: Option<(PartitionId, Offset)>,
     /// Not to be swept before this time.
     pub(super) sweep_at: Timestamp,
-    /// Of one that is returned: its result was removed before it was read.
+    /// Where the record stands that has its result.
+    pub(super) result_at: PayloadId,
+    /// Its result was damaged; or, of one that is returned, removed before it was read.
     pub(super) result_lost: bool,
 }
 
@@ -56,6 +58,13 @@ impl Effect {
         }
     }
 
+    /// The outcome as clients see it.
+    pub(super) fn shown_outcome(&self) -> Outcome {
+        let outcome = self.outcome();
+        let result = outcome.result.filter(|_| !self.result_lost);
+        Outcome { result, ..outcome }
+    }
+
     pub(super) fn is_leased(&self, now: Timestamp) -> bool {
         self.status == EffectStatus::InProgress && (now < self.lease_until || !self.runs.has_ended(now))
     }
@@ -70,17 +79,19 @@ impl Effect {
         matches!(self.status, EffectStatus::Succeeded | EffectStatus::FailedFinal)
     }
 
-    pub(super) fn end(&mut self, outcome: &Outcome, now: Timestamp) {
+    /// It ends with an outcome, which the record `at` has.
+    pub(super) fn end(&mut self, outcome: &Outcome, now: Timestamp, at: Lsn) {
         self.status = outcome.status;
         (self.code, self.result, self.error) =
             (outcome.response_code, outcome.result.clone(), outcome.last_error.clone());
+        (self.result_at, self.result_lost) = (PayloadId { lsn: at, part: 0 }, false);
         self.finished = true;
         self.expires_at = expiry(self.lifetime, now);
     }
 
     /// Whether the broker returns this record.
     pub(super) fn is(&self, found: &FoundEffect) -> bool {
-        let is_outcome = self.outcome() == found.outcome() && self.result_lost == found.result_lost;
+        let is_outcome = self.shown_outcome() == found.outcome() && self.result_lost == found.result_lost;
         let found = &found.effect;
         (self.status, self.committed, self.finished) == (found.status, found.committed, found.finished)
             && (self.attempt, self.token, self.lease_until) == (found.attempt, found.token, found.lease_until)
@@ -117,6 +128,7 @@ impl Effect {
             expires_at: now,
             message: None,
             sweep_at: Timestamp(0),
+            result_at: PayloadId::LOST,
             result_lost: false,
         }
     }

@@ -7,7 +7,7 @@ use driftq_core::command::{
 };
 use driftq_core::reply::{Overload, StoreReply};
 use driftq_core::types::{
-    DeadReason, EffectNamespace, EffectStatus, GroupName, Identity, LeaseToken, Lifetime, Millis, Offset, Outcome,
+    DeadReason, EffectNamespace, EffectStatus, GroupName, Identity, LeaseToken, Lifetime, Lsn, Millis, Offset, Outcome,
     OwnerName, PartitionId, Scope, ScopeKind, Text, Timestamp, TopicName,
 };
 use driftq_core::{Refusal, Reply, SpaceClass};
@@ -127,7 +127,10 @@ impl Model {
                 return Err(Refusal::HashMismatch.into());
             }
             if effect.is_final() {
-                return Ok(Reply::Store(StoreReply::Replay { outcome: effect.outcome(), result_lost: false }));
+                return Ok(Reply::Store(StoreReply::Replay {
+                    outcome: effect.shown_outcome(),
+                    result_lost: effect.result_lost,
+                }));
             }
         }
         if let Some(DeliveryState::Stale) = delivery_state {
@@ -207,7 +210,7 @@ impl Model {
         let effect = &mut self.effects[at];
         effect.status = EffectStatus::InProgress;
         effect.finished = false;
-        effect.result = None;
+        (effect.result, effect.result_lost) = (None, false);
         effect.attempt += 1;
         (effect.token, effect.owner) = (Some(token), Some(owner.clone()));
         self.set_lease(at, lease_until);
@@ -365,9 +368,9 @@ impl Model {
     }
 
     fn record_outcome(&mut self, at: usize, outcome: &Outcome) {
-        let now = self.now;
+        let (now, lsn) = (self.now, Lsn(self.records));
         let effect = &mut self.effects[at];
-        effect.end(outcome, now);
+        effect.end(outcome, now, lsn);
         effect.updated_at = now;
         let namespace = effect.namespace();
         self.plan_sweep(SweepKind::Effects(namespace));

@@ -7,7 +7,7 @@ use driftq_core::command::{
 };
 use driftq_core::pipeline::RefusedAppend;
 use driftq_core::types::{GroupOrigin, Now, Ticket};
-use driftq_core::{Command, Refusal, Reply, SpaceClass};
+use driftq_core::{Command, Refusal, Reply};
 
 use super::expected::{Expected, ExpectedReply};
 use super::model::{Input, Model, Reclaim, Stop, Unwritten};
@@ -21,9 +21,10 @@ impl Model {
                 self.limits = limits.clone();
                 self.boot(*now)
             }
-            Input::Timeout(now, refused, reclaim) => {
+            Input::Timeout(now, refused, reclaim, _) => {
                 self.room = Room::of(refused.clone());
                 self.advance(*now)?;
+                self.lose_damaged()?;
                 self.dispatch()?;
                 self.limit_winners()?;
                 self.limit_retained()?;
@@ -32,7 +33,15 @@ impl Model {
                 }
                 Ok(())
             }
+            Input::Query(now) => {
+                self.room = Room::of(Vec::new());
+                self.advance(*now)?;
+                self.dispatch()?;
+                self.limit_winners()?;
+                self.limit_retained()
+            }
             Input::Release(now, durable, waiting) => {
+                self.durable = *durable;
                 self.synced(*now, *durable, waiting);
                 Ok(())
             }
@@ -48,10 +57,14 @@ impl Model {
                 self.room = Room::of(refused.clone());
                 self.rebase(*now)
             }
-            Input::Relocated(now, count) => {
+            Input::Relocated(now, payloads) => {
                 self.advance_broker_time(*now);
                 self.room = Room::of(Vec::new());
-                (0..*count).try_for_each(|_| self.record(SpaceClass::Churn))
+                payloads.iter().try_for_each(|payload| self.relocate(payload.as_ref()))
+            }
+            Input::Damaged(now, refused, damaged, _) => {
+                self.room = Room::of(refused.clone());
+                self.found_damaged(*now, damaged)
             }
             // Outputs of a replay are dropped, so any ticket will do.
             Input::Command(now, command, refused) => {

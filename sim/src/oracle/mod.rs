@@ -19,6 +19,7 @@ mod effects;
 mod execute;
 mod expected;
 mod lease;
+mod losses;
 mod model;
 mod order;
 mod produce;
@@ -48,6 +49,8 @@ use driftq_core::{Output, Refusal};
 
 pub use self::expected::Mismatch;
 use self::expected::{Expected, compare};
+pub use self::losses::Damaged;
+pub(crate) use self::losses::left_of;
 use self::model::{Input, Model, Reclaim};
 use self::rollback::InputHistory;
 use self::waiting::Left;
@@ -145,7 +148,7 @@ impl Oracle {
         // A refused command or a query does no more than a timeout.
         let input = match is_change {
             true => Input::Command(now, command.clone(), refused),
-            false => Input::Timeout(now, Vec::new(), Reclaim::No),
+            false => Input::Query(now),
         };
         self.history.note(&mut self.model, input);
     }
@@ -159,7 +162,8 @@ impl Oracle {
         let is_due = self.reclaim_at.take_if(|at| *at <= now.mono).is_some();
         let reclaims = is_due && self.segment == NextSegment::NoSpace;
         let reclaim = if reclaims { Reclaim::Yes } else { Reclaim::No };
-        self.execute(Input::Timeout(now, refused, reclaim));
+        let waiting = if self.model.damaged.is_empty() { Vec::new() } else { self.model.waiting() };
+        self.execute(Input::Timeout(now, refused, reclaim, waiting));
         if reclaims && self.model.has_more_to_reclaim {
             self.reclaim_at = Some(now.mono);
         }
@@ -171,10 +175,20 @@ impl Oracle {
         self.execute(Input::Rebase(now.into(), refused));
     }
 
-    /// Cleaning has written `count` payloads again at `now`: no decision depends on it.
-    pub fn relocated(&mut self, now: Now, count: u64) {
-        if count > 0 {
-            self.execute(Input::Relocated(now, count));
+    /// Cleaning has written payloads again at `now`, each by a record of its own: no decision depends on it. Something
+    /// that refers to each has to be named where records are found [damaged](Oracle::damaged).
+    pub fn relocated(&mut self, now: Now, payloads: Vec<Option<PayloadOf>>) {
+        if !payloads.is_empty() {
+            self.execute(Input::Relocated(now, payloads));
+        }
+    }
+
+    /// Records were found at `now` that cannot be read any more.
+    pub fn damaged(&mut self, now: Now, damaged: Vec<Damaged>) {
+        let refused = std::mem::take(&mut self.refused);
+        if !self.model.failed && !self.model.closed && !damaged.is_empty() {
+            let waiting = self.model.waiting();
+            self.execute(Input::Damaged(now, refused, damaged, waiting));
         }
     }
 
@@ -210,6 +224,10 @@ impl Oracle {
         self.model.durable = durable;
         let waiting = self.model.waiting_deliveries();
         self.execute(Input::Release(now, durable, waiting));
+        if self.model.awaits_loss() {
+            let left = self.model.leave();
+            self.left(Some(now), left);
+        }
     }
 
     /// A read has brought payloads at `now`.

@@ -14,11 +14,12 @@ use driftq_core::{Command, LogRefusal, Refusal, SpaceClass};
 
 use super::effect::Effect;
 use super::lease::Runs;
+use super::losses::Damaged;
 use super::order::Order;
 use super::room::Room;
 use super::stream::Stream;
 use super::topic::{Attempted, Message, Phase, Progress, Topic};
-use super::waiting::Pending;
+use super::waiting::{PayloadOf, Pending};
 use super::wall_clock::WallClock;
 
 /// The state. Everything after `records_left` is lost in a crash, and so are lease holders and dispatch turns.
@@ -69,6 +70,10 @@ pub(super) struct Model {
     pub(super) has_more_to_reclaim: bool,
     /// The log has failed: everything is refused.
     pub(super) failed: bool,
+    /// How many messages the newest record has stored.
+    pub(super) stored_by_record: u32,
+    /// Damaged records whose payloads are not recorded as lost yet, since the log had no space.
+    pub(super) damaged: VecDeque<Damaged>,
 }
 
 /// The produce identities of one requested topic and destination, in order of acceptance.
@@ -134,7 +139,10 @@ pub(super) enum Input {
     /// With these limits.
     Boot(Now, Arc<Limits>),
     Command(Now, Command, Vec<RefusedAppend>),
-    Timeout(Now, Vec<RefusedAppend>, Reclaim),
+    /// With the outputs that wait for bytes, if payloads are to be recorded as lost.
+    Timeout(Now, Vec<RefusedAppend>, Reclaim, Vec<Pending>),
+    /// A command that did no more than a timeout.
+    Query(Now),
     /// So many records are durable; the deliveries with these tokens wait for bytes.
     Release(Now, u64, Vec<LeaseToken>),
     /// The deliveries with these tokens leave after they waited for bytes; when a read has brought them, unless they
@@ -143,8 +151,10 @@ pub(super) enum Input {
     /// Deliveries to these streams were dropped.
     NotDelivered(Vec<ConsumerId>),
     Rebase(Now, Vec<RefusedAppend>),
-    /// Cleaning has written so many payloads again.
-    Relocated(Now, u64),
+    /// Cleaning has written payloads again; what refers to each, if that is known.
+    Relocated(Now, Vec<Option<PayloadOf>>),
+    /// Records were found damaged; these outputs wait for bytes.
+    Damaged(Now, Vec<RefusedAppend>, Vec<Damaged>, Vec<Pending>),
 }
 
 /// Whether a call removes retained messages, since the disk has no space for another segment.
@@ -215,6 +225,8 @@ impl Model {
             stalled_until: None,
             has_more_to_reclaim: false,
             failed: false,
+            stored_by_record: 0,
+            damaged: VecDeque::new(),
         }
     }
 
@@ -251,6 +263,7 @@ impl Model {
         self.stalled_until = None;
         self.has_more_to_reclaim = false;
         self.failed = false;
+        self.damaged.clear();
     }
 
     /// Writes everything but the limits, the record count, what belongs to one call and `quiet_until`: that saves scans
@@ -287,11 +300,16 @@ impl Model {
             stalled_until,
             has_more_to_reclaim,
             failed,
+            stored_by_record: _,
+            damaged,
         } = self;
         write!(out, "{wall_clock:?} {started:?} {first_deadline:?} ")?;
         write!(out, "{clock:?} {boot:?} {next_topic:?} {topics:?} {scopes:?} {effects:?} {steps:?} {winners:?} ")?;
         write!(out, "{now:?} {closed} {next_consumer:?} {next_token} {streams:?} {orders:?} {sweeps:?} ")?;
-        write!(out, "{next_turn:?} {due_groups:?} {outputs:?} {stalled_until:?} {has_more_to_reclaim} {failed} ")
+        write!(
+            out,
+            "{next_turn:?} {due_groups:?} {outputs:?} {stalled_until:?} {has_more_to_reclaim} {failed} {damaged:?} "
+        )
     }
 
     /// Writes a record, which may use this part of the reserve. Every durable change follows one of these.
@@ -299,6 +317,7 @@ impl Model {
         self.room.attempt(class).map_err(Unwritten::NoRoom)?;
         self.records_left = self.records_left.checked_sub(1).ok_or(Unwritten::EndOfLog)?;
         self.records += 1;
+        self.stored_by_record = 0;
         self.clock = self.now;
         Ok(())
     }

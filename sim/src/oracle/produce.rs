@@ -2,7 +2,7 @@
 
 use driftq_core::command::Produce;
 use driftq_core::reply::{FullPartition, Overload, Produced, RouterUse};
-use driftq_core::types::{Metadata, PartitionId, ProduceScope, TopicName};
+use driftq_core::types::{Lsn, Metadata, PartitionId, ProduceScope, TopicName};
 use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::model::{Asked, DedupeEntry, DedupeScope, Model, Stop, SweepKind};
@@ -32,7 +32,7 @@ impl Model {
             ProduceDecision::Duplicate(first) => first,
             ProduceDecision::NewMessage(new) => {
                 self.record(SpaceClass::Growth)?;
-                self.store_message(produce, *new)
+                self.store_message(produce, *new, Lsn(self.records))
             }
         }))
     }
@@ -97,12 +97,13 @@ impl Model {
         Ok(ProduceDecision::NewMessage(Box::new(NewMessage { topic, partition, metadata, identity, router })))
     }
 
-    /// Stores an accepted message.
-    pub(super) fn store_message(&mut self, produce: &Produce, new: NewMessage) -> Produced {
+    /// Stores an accepted message, whose bytes stand in the record `lsn`.
+    pub(super) fn store_message(&mut self, produce: &Produce, new: NewMessage, lsn: Lsn) -> Produced {
         let NewMessage { topic, partition, metadata, identity, router } = new;
         let offset = self.topics[topic].next_offset;
         self.expect_deadline(&metadata);
-        self.topics[topic].store(self.now, partition, None, Content::new(&produce.key, &produce.value, metadata));
+        let content = Content::new(&produce.key, &produce.value, metadata, self.next_payload(lsn));
+        self.topics[topic].store(self.now, partition, None, content);
         self.set_delay(topic, self.topics[topic].messages.len() - 1);
         if let Some((asked, identity)) = identity {
             self.remember(&asked, identity);

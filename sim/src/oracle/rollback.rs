@@ -72,7 +72,12 @@ impl InputHistory {
         let mut base = self.base.clone();
         base.records_left = survived.checked_sub(base.records).expect("durable records survive a crash");
         // The replay ends where the log ends.
-        let _ = self.inputs.iter().try_for_each(|input| base.run(input));
+        let _ = self.inputs.iter().try_for_each(|input| {
+            if let Input::Timeout(.., waiting) | Input::Damaged(.., waiting) = input {
+                base.outputs = waiting.iter().cloned().collect();
+            }
+            base.run(input)
+        });
         assert_eq!(base.records, survived, "the replay writes exactly the surviving records");
         base.forget_volatile();
         *self = Self::new(&base);

@@ -283,8 +283,9 @@ impl Model {
             {
                 return self.dead_letter_message(t, g, m, DeadReason::MaxAttempts, error.as_str());
             }
-            if envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= self.wall()) {
-                return self.dead_letter_message(t, g, m, DeadReason::DeadlineExceeded, error.as_str());
+            if topic.messages[m].deadline().is_some_and(|deadline| deadline <= self.wall()) {
+                let (reason, _) = topic.messages[m].reason_past_deadline(&error);
+                return self.dead_letter_message(t, g, m, reason, error.as_str());
             }
         }
         let failures = attempted.failures.saturating_add(1);

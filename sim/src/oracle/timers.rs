@@ -3,7 +3,7 @@
 //! A call fires a limited number of them, the earliest first.
 
 use driftq_core::SpaceClass;
-use driftq_core::types::{DeadReason, Millis, Now, Offset, PartitionId, Timestamp};
+use driftq_core::types::{Millis, Now, Offset, PartitionId, Timestamp};
 
 use super::lease::Runs;
 use super::model::{Asked, MessageIndex, Model, Sweep, SweepKind, Unwritten};
@@ -183,13 +183,10 @@ impl Model {
                         first = Some((rank, Due::Delay { topic: t, message: m }));
                     }
                 }
-                let Some(deadline) = message.content.metadata.envelope.deadline.as_ref().filter(|_| !topic.is_dlq())
-                else {
-                    continue;
-                };
-                next = next.min(deadline.at);
-                let rank = (deadline.at, 4, topic.id, message.partition, message.offset);
-                let is_due = message.has_deadline_timer && deadline.at <= wall;
+                let Some(deadline) = message.deadline().filter(|_| !topic.is_dlq()) else { continue };
+                next = next.min(deadline);
+                let rank = (deadline, 4, topic.id, message.partition, message.offset);
+                let is_due = message.has_deadline_timer && deadline <= wall;
                 if is_due && first.as_ref().is_none_or(|(earliest, _)| rank < *earliest) {
                     first = Some((rank, Due::Deadline { topic: t, message: m }));
                 }
@@ -215,7 +212,8 @@ impl Model {
                 Progress::Attempted(attempted) => attempted.error.clone(),
                 Progress::Ready | Progress::Acked => LastErrorText::None,
             };
-            self.dead_letter_message(t, g, m, DeadReason::DeadlineExceeded, error.as_str())?;
+            let (reason, error) = self.topics[t].messages[m].reason_past_deadline(&error);
+            self.dead_letter_message(t, g, m, reason, &error)?;
         }
         Ok(())
     }
@@ -229,7 +227,7 @@ impl Model {
             }
             self.set_delay(t, m);
             let message = &mut self.topics[t].messages[m];
-            message.has_deadline_timer = message.content.metadata.envelope.deadline.is_some() && !is_dlq;
+            message.has_deadline_timer = message.deadline().is_some() && !is_dlq;
         }
     }
 
@@ -259,7 +257,7 @@ impl Model {
     pub(super) fn set_deadline_timer(&mut self, (t, _, m): MessageIndex) {
         let is_dlq = self.topics[t].is_dlq();
         let message = &mut self.topics[t].messages[m];
-        message.has_deadline_timer = message.content.metadata.envelope.deadline.is_some() && !is_dlq;
+        message.has_deadline_timer = message.deadline().is_some() && !is_dlq;
     }
 
     pub(super) fn lease_expired(&mut self, topic: usize, group: usize, message: usize) -> Result<(), Unwritten> {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use driftq_core::types::{
-    ConsumerId, GroupId, GroupName, GroupOrigin, LeaseToken, Metadata, Millis, Offset, OwnerName, PartitionId,
-    RETAINED_MESSAGE_OVERHEAD, Retention, Timestamp, TopicId, TopicName,
+    ConsumerId, DeadReason, GroupId, GroupName, GroupOrigin, LeaseToken, Metadata, Millis, Offset, OwnerName,
+    PartitionId, PayloadId, RETAINED_MESSAGE_OVERHEAD, Retention, Text, Timestamp, TopicId, TopicName,
 };
 use driftq_core::{Body, Refusal};
 
@@ -56,8 +56,12 @@ pub(super) struct Content {
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
     pub(super) metadata: Metadata,
+    /// The bytes of key and value, also of a payload that is lost.
+    pub(super) payload_len: u64,
     /// The bytes of the record's key, value and metadata.
     pub(super) stored_len: u64,
+    /// Where the record stands that has its bytes.
+    pub(super) payload: PayloadId,
     /// A body found to be equal, so that it need not be decoded again.
     pub(super) equal_body: OnceLock<Body>,
 }
@@ -193,7 +197,7 @@ impl Topic {
         let priority = envelope.priority.unwrap_or_default().level();
         let deliver_at = envelope.deliver_at.unwrap_or_default();
         let delayed_until = envelope.delayed_until.unwrap_or_default();
-        let has_deadline_timer = envelope.deadline.is_some() && !self.is_dlq();
+        let has_deadline_timer = (envelope.deadline.is_some() || content.metadata.lost.is_some()) && !self.is_dlq();
         let content = Arc::new(content);
         self.messages.push(Message {
             offset,
@@ -306,14 +310,31 @@ impl Message {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        (self.content.key.len() + self.content.value.len()) as u64
+        self.content.payload_len
+    }
+
+    /// The time of its deadline: for a message whose payload is lost it has passed.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        let metadata = &self.content.metadata;
+        let deadline = metadata.envelope.deadline.as_ref().map(|deadline| deadline.at);
+        if metadata.lost.is_some() { Some(Timestamp(0)) } else { deadline }
+    }
+
+    /// Why it is dead-lettered when its deadline has passed, and what is said of it if its last error was `error`.
+    pub(super) fn reason_past_deadline(&self, error: &LastErrorText) -> (DeadReason, Text) {
+        match &self.content.metadata.lost {
+            Some(damage) => (DeadReason::PayloadDamaged, damage.clone()),
+            None => (DeadReason::DeadlineExceeded, error.as_str().into()),
+        }
     }
 }
 
 impl Content {
-    pub(super) fn new(key: &[u8], value: &[u8], metadata: Metadata) -> Self {
+    pub(super) fn new(key: &[u8], value: &[u8], metadata: Metadata, payload: PayloadId) -> Self {
         let stored_len = Body::pack(&metadata, key, value).encoded_len();
-        Self { key: key.to_vec(), value: value.to_vec(), metadata, stored_len, equal_body: OnceLock::new() }
+        let payload_len = (key.len() + value.len()) as u64;
+        let (key, value, equal_body) = (key.to_vec(), value.to_vec(), OnceLock::new());
+        Self { key, value, metadata, payload_len, stored_len, payload, equal_body }
     }
 
     /// The same payload with other metadata.

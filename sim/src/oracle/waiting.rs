@@ -11,8 +11,9 @@ use driftq_core::types::{
 };
 
 use super::effect::Effect;
-use super::expected::{Expected, ExpectedPeek, ExpectedReply};
+use super::expected::{Expected, ExpectedDelivery, ExpectedPeek, ExpectedReply};
 use super::lease::{BegunBy, Runs};
+use super::losses::Damaged;
 use super::model::Model;
 use super::topic::{Attempted, Phase, Progress};
 
@@ -44,6 +45,8 @@ pub(super) struct Pending {
     pub(super) is_waiting: bool,
     /// A delivery that was taken back while it waited.
     is_withdrawn: bool,
+    /// If it lacked a payload that was lost: the number of records with the one that says so.
+    waits_for: u64,
 }
 
 /// What became of deliveries that waited.
@@ -110,6 +113,7 @@ impl Model {
             unread: Vec::new(),
             is_waiting: false,
             is_withdrawn: false,
+            waits_for: 0,
         });
     }
 
@@ -125,14 +129,16 @@ impl Model {
 
     /// The first `durable` records are synced: outputs that lack bytes which are not in memory wait for them now.
     pub(super) fn set_aside(&mut self, durable: u64, is_cached: impl Fn(PayloadId) -> bool) {
-        if self.outputs.iter().all(|pending| pending.unread.is_empty() && !pending.is_waiting) {
+        let leaves = |pending: &Pending| pending.unread.is_empty() && !pending.is_waiting && pending.waits_for == 0;
+        if self.outputs.iter().all(leaves) {
             return;
         }
         let mut waiting: Vec<Recipient> = Vec::new();
         for pending in &mut self.outputs {
             if !pending.is_waiting && pending.decided_at <= durable {
                 pending.unread.retain(|(payload, _)| !is_cached(*payload));
-                pending.is_waiting = !pending.unread.is_empty() || waiting.contains(&pending.recipient());
+                let lacks = !pending.unread.is_empty() || pending.waits_for > durable;
+                pending.is_waiting = lacks || waiting.contains(&pending.recipient());
             }
             if pending.is_waiting {
                 waiting.push(pending.recipient());
@@ -143,6 +149,58 @@ impl Model {
     /// The payloads that outputs lack.
     pub(super) fn lacking(&self) -> impl Iterator<Item = PayloadId> {
         self.outputs.iter().flat_map(|pending| &pending.unread).map(|(payload, _)| *payload)
+    }
+
+    /// The outputs that wait for bytes, or will once they are synced.
+    pub(super) fn waiting(&self) -> Vec<Pending> {
+        let waits = |pending: &&Pending| pending.is_waiting || !pending.unread.is_empty();
+        self.outputs.iter().filter(waits).cloned().collect()
+    }
+
+    /// Whether an output waits for the record of a lost payload.
+    pub(super) fn awaits_loss(&self) -> bool {
+        self.outputs.iter().any(|pending| pending.waits_for > 0 && pending.is_waiting)
+    }
+
+    /// The payloads of records are lost, as the newest record says: what waits for them gets what is left of them, but
+    /// for deliveries of which `is_dropped` says that they do not leave. Those are returned, unless they were taken
+    /// back, by recipient.
+    pub(super) fn lose_outputs(
+        &mut self,
+        damaged: &Damaged,
+        is_dropped: impl Fn(&ExpectedDelivery) -> bool,
+    ) -> Vec<(ConsumerId, LeaseToken)> {
+        let (records, mut dropped) = (self.records, Vec::new());
+        self.outputs.retain_mut(|pending| {
+            let (lost, rest) = std::mem::take(&mut pending.unread)
+                .into_iter()
+                .partition::<Vec<_>, _>(|(payload, _)| damaged.lsns.contains(&payload.lsn));
+            pending.unread = rest;
+            if lost.is_empty() {
+                return true;
+            }
+            match &mut pending.expected {
+                Expected::Deliver(delivery) if is_dropped(delivery) => {
+                    dropped.extend((!pending.is_withdrawn).then_some((delivery.consumer, delivery.token)));
+                    return false;
+                }
+                Expected::Deliver(delivery) => delivery.content = delivery.content.without_payload(&damaged.damage),
+                Expected::Reply { result: Ok(ExpectedReply::Peeked(peeked)), .. } => {
+                    for peeked in peeked {
+                        let place = (peeked.topic, peeked.partition, peeked.offset);
+                        if is_gone(&lost, &PayloadOf::Message(place)) {
+                            peeked.content = peeked.content.without_payload(&damaged.damage);
+                        }
+                    }
+                }
+                Expected::Reply { result: Ok(reply), .. } => reply.lose_results(&lost),
+                Expected::Reply { .. } | Expected::Closed { .. } => {}
+            }
+            pending.waits_for = records;
+            true
+        });
+        dropped.sort_by_key(|(consumer, _)| *consumer);
+        dropped
     }
 
     /// The tokens of deliveries that wait for bytes.
@@ -186,19 +244,8 @@ impl Model {
                     peeked.retain(|peeked| !is_gone(&gone, &PayloadOf::Message(place(peeked))));
                     true
                 }
-                Expected::Reply { result: Ok(ExpectedReply::Effect(effect)), .. } => {
-                    lose_results(std::slice::from_mut(&mut **effect), &gone);
-                    true
-                }
-                Expected::Reply { result: Ok(ExpectedReply::Effects { page, .. }), .. } => {
-                    lose_results(page, &gone);
-                    true
-                }
-                Expected::Reply {
-                    result: Ok(ExpectedReply::Plain(Reply::Store(StoreReply::Replay { outcome, result_lost }))),
-                    ..
-                } => {
-                    (outcome.result, *result_lost) = (None, true);
+                Expected::Reply { result: Ok(reply), .. } => {
+                    reply.lose_results(&gone);
                     true
                 }
                 Expected::Reply { .. } | Expected::Closed { .. } => true,
@@ -210,7 +257,8 @@ impl Model {
     }
 
     /// What waits for nothing any more leaves, but for deliveries whose lease has ended meanwhile.
-    fn leave(&mut self) -> Left {
+    pub(super) fn leave(&mut self) -> Left {
+        let durable = self.durable;
         let (mut left, mut waiting) = (Left::default(), Vec::new());
         let leased: Vec<_> = self.leased_tokens().collect();
         self.outputs.retain_mut(|pending| {
@@ -218,7 +266,7 @@ impl Model {
                 return true;
             }
             let recipient = pending.recipient();
-            if !pending.unread.is_empty() || waiting.contains(&recipient) {
+            if !pending.unread.is_empty() || pending.waits_for > durable || waiting.contains(&recipient) {
                 waiting.push(recipient);
                 return true;
             }
@@ -289,6 +337,20 @@ impl Model {
 
 fn is_gone(gone: &[(PayloadId, PayloadOf)], of: &PayloadOf) -> bool {
     gone.iter().any(|(_, found)| found == of)
+}
+
+impl ExpectedReply {
+    /// Results that are gone are said to be lost.
+    fn lose_results(&mut self, gone: &[(PayloadId, PayloadOf)]) {
+        match self {
+            Self::Effect(effect) => lose_results(std::slice::from_mut(&mut **effect), gone),
+            Self::Effects { page, .. } => lose_results(page, gone),
+            Self::Plain(Reply::Store(StoreReply::Replay { outcome, result_lost })) => {
+                (outcome.result, *result_lost) = (None, true);
+            }
+            Self::Plain(_) | Self::Peeked(_) => {}
+        }
+    }
 }
 
 /// The results of these effects are said to be lost, where they are gone.

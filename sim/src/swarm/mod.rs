@@ -17,6 +17,7 @@ mod profile;
 pub(crate) mod random;
 mod read_schedule;
 mod repeats;
+mod rot;
 mod settings;
 mod store_users;
 
@@ -33,6 +34,7 @@ use self::persistent_failure::PersistentFailure;
 pub use self::profile::Profile;
 use self::random::{Source, Stream};
 use self::read_schedule::ReadSchedule;
+use self::rot::Rot;
 use self::settings::Settings;
 use self::store_users::StoreUsers;
 use crate::actions::{Action, Damage, IoFault, JobClass, Loss};
@@ -56,6 +58,7 @@ pub struct Swarm {
     late_repeat: LateRepeat,
     io_schedule: IoSchedule,
     read_schedule: ReadSchedule,
+    rot: Rot,
     /// The last operation of the log was to fail. A broker that goes on is closed: all it has confirmed must be there.
     has_failed_log: bool,
     actions: u32,
@@ -79,7 +82,8 @@ impl Swarm {
         let read_steps = read_schedule.are_steps();
         let (clean_spare_segments, scrub_ms) = limits::cleaning(&mut Source::new(seed, Stream::Cleaning));
         let drawn = Setup { memory_bytes, read_ahead_bytes, ..drawn };
-        let setup = Setup { state_bytes_max, read_steps, clean_spare_segments, scrub_ms, ..drawn };
+        let mut rot = Rot::new(seed, profile);
+        let setup = rot.setup(Setup { state_bytes_max, read_steps, clean_spare_segments, scrub_ms, ..drawn });
         let weights = Weights::draw(&mut shape, &mut effects, profile);
         let actions = [200, 500, 1_000, 1_800][shape.below(4) as usize];
         Self {
@@ -103,6 +107,7 @@ impl Swarm {
             late_repeat: LateRepeat::new(seed),
             io_schedule: IoSchedule::new(seed, profile),
             read_schedule,
+            rot,
             has_failed_log: false,
             actions,
             profile,
@@ -146,6 +151,9 @@ impl Swarm {
             self.has_failed_log = false;
             self.io_schedule.stop();
             return self.recovery_action(world);
+        }
+        if let Some(action) = self.rot.next() {
+            return action;
         }
         if !self.has_failed_log
             && let Some(action) = self.read_schedule.next(world)

@@ -28,6 +28,7 @@ pub(crate) enum Stream {
     Memory,
     Reads,
     Cleaning,
+    Rot,
 }
 
 /// A stream of random numbers, determined by a seed.

@@ -40,8 +40,22 @@ impl CallPayloads {
             PayloadOf::Result(identity) => result(identity)?.id,
             PayloadOf::Replay => result(self.replayed.as_ref()?)?.id,
         };
-        broker.broker().cached_payload(payload).is_none().then_some(payload)
+        (!payload.is_lost() && broker.broker().cached_payload(payload).is_none()).then_some(payload)
     }
+}
+
+/// Everything that refers to a payload, with where it stands.
+pub(super) fn referrers(state: &State) -> Vec<(PayloadOf, PayloadId)> {
+    let partitions = state.topics().flat_map(|topic| topic.partitions().map(|(id, found)| (topic.id(), id, found)));
+    let messages = partitions.flat_map(|(topic, partition, found)| {
+        let messages = found.messages();
+        messages.map(move |(_, message)| (PayloadOf::Message((topic, partition, message.offset)), message.payload.id))
+    });
+    let results = state.store().tables().flat_map(|(namespace, table)| {
+        let results = table.effects().filter_map(|(key, effect)| Some((key, effect.result.as_ref()?.payload_ref()?)));
+        results.map(move |(key, payload)| (PayloadOf::Result(namespace.identity(key)), payload.id))
+    });
+    messages.chain(results).collect()
 }
 
 fn peeked(state: &State, command: &Command) -> BTreeMap<MessagePlace, PayloadId> {

@@ -3,7 +3,7 @@
 use driftq_core::command::{Ack, DeleteGroup, Purge, Redrive, RedriveSelection, TokenClaim};
 use driftq_core::faults::Faults;
 use driftq_core::record::{Event, Record};
-use driftq_core::reply::{Blocked, Delivery, Overload, RouterUse, StoreReply};
+use driftq_core::reply::{Blocked, Delivery, Overload, Peeked, RouterUse, StoreReply};
 use driftq_core::state::{Group, Partition, Progress, State, Topic};
 use driftq_core::types::{DeadReason, Limits, MessageRef, Position};
 use driftq_core::{Command, Pipeline, Refusal, Reply};
@@ -118,7 +118,7 @@ pub(super) fn delivery(coverage: &mut Coverage, delivery: &Delivery) {
             DeadReason::MaxAttempts => coverage.hit(Point::DeadByAttempts),
             DeadReason::DeadlineExceeded => coverage.hit(Point::DeadByDeadline),
             DeadReason::NonRetryable => coverage.hit(Point::DeadByWorker),
-            DeadReason::PayloadDamaged => {}
+            DeadReason::PayloadDamaged => coverage.hit(Point::LostDelivered),
         }
     }
 }
@@ -156,6 +156,11 @@ fn replied(coverage: &mut Coverage, reply: &Reply) {
         }
         Reply::Extended { .. } => coverage.hit(Point::Extended),
         Reply::Completed(outputs) => coverage.hit_if(!outputs.is_empty(), Point::StepCompleted),
+        Reply::Peeked(peeked) => {
+            let is_lost = |peeked: &Peeked| peeked.body.has_metadata() && peeked.body.metadata().lost.is_some();
+            coverage.hit_if(peeked.iter().any(is_lost), Point::LostPeeked);
+        }
+        Reply::Store(StoreReply::Replay { result_lost, .. }) => coverage.hit_if(*result_lost, Point::LostReplayed),
         Reply::Store(StoreReply::Retryable { .. }) => coverage.hit(Point::Retryable),
         Reply::Redriven { count, .. } => coverage.hit_if(*count > 0, Point::Redriven),
         Reply::Topic(info) => {

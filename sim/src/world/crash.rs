@@ -101,7 +101,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             return Ok(());
         }
         let (broker, recovered) = sound_log_accepted(opened)?;
-        self.disk.model_mut().note_continued();
+        let (shadow, last) = (&self.shadow, recovered.last.frame);
+        self.disk.model_mut().note_continued(|file, range| shadow.holds_frames(file, range, last));
         written_in_order(self.disk.model_mut().take_breach())?;
         recovery_is_idempotent(&found, &recovered)?;
         self.compare_recovery(&state, &found)?;
@@ -162,6 +163,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     pub fn check_recovery(&self) -> Verdict {
         let mut disk = self.disk.model().clone();
         disk.crash(Loss::All);
+        if self.setup.rots {
+            disk.heal();
+        }
         let (state, recovered) = sound_log_accepted(disk.inspect_recovery(&self.faults))?;
         no_synced_loss(recovered.last.frame, self.shadow.durable())?;
         recovered_matches_log(self.shadow.last_record(), self.shadow.digest(), state.digest(), &recovered)

@@ -1,10 +1,12 @@
 //! Damage to the medium of a stopped broker, and what a start makes of it.
 
+use std::ops::Range;
+
 use driftq_core::faults::Faults;
 use driftq_core::log::frame::FOOTER;
 use driftq_core::log::{FileId, Recovered, SegmentHeader, SegmentReader};
 use driftq_core::state::State;
-use driftq_core::types::FrameNumber;
+use driftq_core::types::{FrameNumber, PayloadId};
 
 use super::state::World;
 use crate::actions::Damage;
@@ -34,11 +36,26 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let Some(nth) = usize::from(payload).checked_rem(live.len()) else { return };
         let frame = self.shadow.frame_of(live[nth].lsn).filter(|frame| frame.at.frame <= self.shadow.durable());
         let Some((file, range)) = frame.map(|frame| (frame.file, frame.range.clone())) else { return };
+        if self.disk.model().is_hit(file, &range) {
+            return;
+        }
         let before = self.disk.model().files().take_while(|(found, _)| *found != file);
         let start: usize = before.map(|(_, bytes)| bytes.len()).sum();
         let bit = (start + range.start) * 8 + usize::from(bit) % (range.len() * 8);
         self.counters.events += 1;
         self.disk.damage(Damage::Flip { bit: bit as u32 });
+        self.coverage.hit(Point::PayloadRotten);
+    }
+
+    /// The live payloads whose records the disk has lost.
+    pub(super) fn rotten_payloads(&self) -> Vec<(PayloadId, FileId, Range<usize>)> {
+        let live = self.broker.iter().flat_map(|broker| live_payloads(broker.state()).into_keys());
+        let rotten = live.filter_map(|payload| {
+            let frame = self.shadow.frame_of(payload.lsn);
+            let frame = frame.filter(|frame| self.disk.model().is_hit(frame.file, &frame.range))?;
+            Some((payload, frame.file, frame.range.clone()))
+        });
+        rotten.collect()
     }
 
     /// What a start would find. Damage that it must refuse, or that nothing proves, is undone by an operator.
@@ -62,25 +79,29 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 refusal_is_needed(self.may_refuse(disk, undamaged.last.frame), &error)?;
                 self.coverage.hit(Point::DamageUndone);
             }
-            Ok((after, found)) if found.last == undamaged.last && after.digest() == state.digest() => {
-                if hits_payloads(disk, &whole, &found) {
-                    self.coverage.hit(Point::DamagedPayloads);
-                    self.disk.heal();
-                    return Ok((state, undamaged));
-                }
-                let fell_back = found.snapshot.map(|at| at.frame) < undamaged.snapshot.map(|at| at.frame);
-                self.coverage.hit(if fell_back { Point::SnapshotFallback } else { Point::DamageOutlived });
-                return Ok((after, found));
-            }
             Ok((after, found)) => {
-                read_error_is_refused(disk.is_only_unreadable(), &found)?;
-                damage_is_detected(found.last.frame, self.proven(disk, undamaged.last.frame), &found)?;
-                if found.last.frame >= self.shadow.durable() {
-                    self.coverage.hit(Point::DamagedTailCut);
+                let is_outlived = found.last == undamaged.last && after.digest() == state.digest();
+                if !is_outlived {
+                    read_error_is_refused(disk.is_only_unreadable(), &found)?;
+                    damage_is_detected(found.last.frame, self.proven(disk, undamaged.last.frame), &found)?;
+                }
+                if !is_outlived && found.last.frame < self.shadow.durable() {
+                    // The documented limit: no client may rely on it, so an operator restores what clients have seen.
+                    self.coverage.hit(Point::DamageInWindow);
+                } else if !self.setup.rots && hits_payloads(disk, &whole, &found) {
+                    self.coverage.hit(Point::DamagedPayloads);
+                } else {
+                    let fell_back = found.snapshot.map(|at| at.frame) < undamaged.snapshot.map(|at| at.frame);
+                    self.coverage.hit(match is_outlived {
+                        false => Point::DamagedTailCut,
+                        true if fell_back => Point::SnapshotFallback,
+                        true => Point::DamageOutlived,
+                    });
+                    if self.setup.rots && hits_payloads(disk, &whole, &found) {
+                        self.coverage.hit(Point::StartedWithRot);
+                    }
                     return Ok((after, found));
                 }
-                // The documented limit: no client may rely on it, so an operator restores what clients have seen.
-                self.coverage.hit(Point::DamageInWindow);
             }
         }
         self.disk.heal();

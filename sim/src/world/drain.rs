@@ -14,12 +14,14 @@ use driftq_core::{Command, Pipeline};
 use super::network::ClientCommand;
 use super::state::World;
 use crate::actions::{Loss, NewMessage, Request};
+use crate::coverage::Point;
 use crate::invariants::Verdict;
 use crate::invariants::fairness::maintenance_ends;
 use crate::invariants::files::{
     covered_files_are_removed, rests_small, segments_are_cut, segments_are_few, snapshot_is_taken,
 };
 use crate::invariants::liveness::{accepts_again, drains, timers_are_set, timers_quiesce};
+use crate::invariants::payloads::rot_is_found;
 use crate::names::{Message, Topic, Worker};
 use crate::oracle::Oracle;
 use crate::setup::Setup;
@@ -31,6 +33,8 @@ const LAST_WORKER: Worker = Worker(u8::MAX);
 const LAST_MESSAGES: [Message; 3] = [Message(u32::MAX - 2), Message(u32::MAX - 1), Message(u32::MAX)];
 /// After how long a failed read is repeated.
 const READ_AGAIN: Millis = Millis(1_000);
+/// How long a scrub takes at most.
+const SCRUB_MS: u64 = 2_000;
 /// How many times the clock advances to the next timeout.
 const ROUNDS: usize = 1_000;
 /// How long the broker is left alone at the end: longer than anything is remembered.
@@ -150,6 +154,13 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             self.run_until_idle()?;
         }
         maintenance_ends(&self.unmaintained(end))?;
+        if let Some(interval) = self.setup.scrub_ms.filter(|_| !self.rotten_payloads().is_empty()) {
+            // The scrub under way may have passed the damage; the next one reads each injury three times.
+            let examined = self.disk.model().injuries() as u64 * 3 * READ_AGAIN.0;
+            self.pass(2 * interval + examined + SCRUB_MS)?;
+            rot_is_found(&self.rotten_payloads())?;
+            self.coverage.hit(Point::RotFoundByScrub);
+        }
         self.check_idle()
     }
 

@@ -260,7 +260,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
 
     /// Compares the index of a running broker with its state.
     pub(super) fn check_index(&self) -> Verdict {
-        self.broker.as_ref().map_or(Ok(()), |broker| check_index(broker, self.clock().mono))
+        let Some(broker) = &self.broker else { return Ok(()) };
+        check_index(broker, self.clock().mono, self.reads.may_hold(broker.broker()))
     }
 
     /// Compares the live state with the shadow log.

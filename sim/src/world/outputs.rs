@@ -57,9 +57,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     pub(super) fn collect(&mut self) -> Verdict {
         self.begin_reads()?;
         if let Some(broker) = &self.broker {
-            let is_reading = broker.broker().wanted_payloads().next().is_some();
-            let was_reading = std::mem::replace(&mut self.reads.was_reading, is_reading);
-            self.tracker.reading(is_reading || was_reading);
+            self.reads.note_losses(broker.broker());
+            let is_uncertain = self.reads.is_order_uncertain(broker.broker());
+            self.tracker.reading(is_uncertain);
         }
         while let Some(output) = self.broker.as_mut().and_then(Pipeline::poll_output) {
             if let Output::Reply { ticket, .. } = &output

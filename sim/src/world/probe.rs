@@ -19,8 +19,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.counters.events += 1;
         let mut disk = self.disk.model().clone();
         disk.crash(loss);
-        if self.broker.is_none() {
-            // Damage of a stopped broker's disk is judged by its next start.
+        if self.broker.is_none() || self.setup.rots {
+            // Damage of a stopped broker's disk, and rot, are judged by its next start.
             disk.heal();
         }
         let (state, undamaged) =

@@ -5,19 +5,22 @@ use std::ops::Range;
 
 use driftq_core::faults::Faults;
 use driftq_core::log::{FileId, StorageFault};
+use driftq_core::pipeline::LogNotice;
 use driftq_core::record::{Event, Record};
 use driftq_core::types::{FrameNumber, Lsn, PayloadId};
-use driftq_core::{Pipeline, ReadJob};
+use driftq_core::{Broker, Pipeline, ReadJob};
 
+use super::call_payloads::referrers;
 use super::state::World;
 use crate::actions::ReadFault;
 use crate::coverage::Point;
 use crate::invariants::liveness::io_quiesces;
 use crate::invariants::payloads::{
     gone_is_unreferred, listed_segment_stays, live_bytes_match, live_payloads, live_segment_stays, memory_is_bounded,
-    read_failure_is_passing, relocated_is_moved, unsynced_stays_in_memory,
+    only_damaged_is_lost, read_failure_is_passing, reads_what_is_synced, relocated_is_moved, unsynced_stays_in_memory,
 };
 use crate::invariants::{Verdict, Violation};
+use crate::oracle::{Damaged, PayloadOf};
 use crate::sim_storage::SimStorage;
 
 /// How often in a row the same bytes cannot be read: once more, and they count as damaged.
@@ -37,8 +40,14 @@ pub(super) struct Reads {
     kept: BTreeSet<FileId>,
     /// The records that carry relocated payloads.
     relocated: BTreeSet<Lsn>,
-    /// Whether some output waited for bytes after the last call.
-    pub(super) was_reading: bool,
+    /// Whether the order of deliveries was uncertain after the last call.
+    was_uncertain: bool,
+    /// The newest record when an output last waited for bytes.
+    awaited_at: Lsn,
+    /// The payloads that are recorded as lost, and the newest record when one was last found damaged: outputs may wait
+    /// for it.
+    losses: u64,
+    lost_at: Lsn,
 }
 
 /// A read under way.
@@ -62,6 +71,32 @@ impl RunningRead {
 }
 
 impl Reads {
+    /// After a call: notes which record the outputs wait for that lacked a lost payload.
+    pub(super) fn note_losses<F: Faults>(&mut self, broker: &Broker<F>) {
+        let losses = broker.counters().payloads_lost;
+        if std::mem::replace(&mut self.losses, losses) != losses {
+            self.lost_at = broker.appended();
+        }
+    }
+
+    /// After a call: whether deliveries may leave in another order than they were decided in, or not at all. One that
+    /// waits for bytes is overtaken by others, and an ack may end it meanwhile.
+    pub(super) fn is_order_uncertain<F: Faults>(&mut self, broker: &Broker<F>) -> bool {
+        let lacks = self.may_hold(broker) || broker.unsynced_payloads().next().is_some();
+        if lacks {
+            self.awaited_at = broker.appended();
+        }
+        let is_uncertain = lacks || broker.durable() < self.awaited_at;
+        // What is durable since this call leaves only now.
+        std::mem::replace(&mut self.was_uncertain, is_uncertain) || is_uncertain
+    }
+
+    /// Whether outputs may wait for bytes, or for the record of a payload that is lost.
+    pub(super) fn may_hold<F: Faults>(&self, broker: &Broker<F>) -> bool {
+        let is_new = self.losses != broker.counters().payloads_lost;
+        broker.wanted_payloads().next().is_some() || broker.durable() < self.lost_at || is_new
+    }
+
     /// The process has crashed: nothing of it is left.
     pub(super) fn crash(&mut self) {
         *self = Self { relocated: std::mem::take(&mut self.relocated), ..Self::default() };
@@ -129,11 +164,12 @@ impl Reads {
 
     /// Writes them for [a fingerprint](super::Fingerprint).
     pub(super) fn canonical(&self, out: &mut impl std::fmt::Write) -> std::fmt::Result {
-        let Self { under_way, failures, kept, relocated: _, was_reading } = self;
+        let Self { under_way, failures, kept, relocated: _, was_uncertain, awaited_at: _, losses: _, lost_at: _ } =
+            self;
         for RunningRead { job, result, is_faulty } in under_way {
             write!(out, "{:?} {} {:?} {is_faulty} ", job.file(), job.position(), result.as_ref().map(Result::is_ok))?;
         }
-        write!(out, "{failures:?} {kept:?} {was_reading} ")
+        write!(out, "{failures:?} {kept:?} {was_uncertain} ")
     }
 }
 
@@ -170,6 +206,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 }
             }
             let Some(job) = job else { return Ok(()) };
+            let range = job.position() as usize..job.position() as usize + job.len();
+            reads_what_is_synced(&job, self.disk.model().reads_as_after_a_crash(job.file(), range))?;
             self.reads.under_way.push(RunningRead { job, result: None, is_faulty: false });
         }
     }
@@ -207,7 +245,10 @@ impl<F: Faults, S: SimStorage> World<F, S> {
 
     fn perform_read_at(&mut self, at: usize, fault: Option<ReadFault>) {
         self.counters.events += 1;
-        let fault = fault.filter(|_| self.reads.may_fail(&self.reads.under_way[at]));
+        let (file, begin, end) = self.reads.under_way[at].key();
+        // Rot is a failure of its own: with another one beside it, more would be lost than is damaged.
+        let is_rotten = self.disk.model().is_hit(file, &(begin as usize..end as usize));
+        let fault = fault.filter(|_| !is_rotten && self.reads.may_fail(&self.reads.under_way[at]));
         let awaited = self.awaited_bytes(&self.reads.under_way[at].job);
         let read = &mut self.reads.under_way[at];
         let result = read.job.perform(&mut self.faults.storage(&mut self.disk));
@@ -259,22 +300,45 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let wanted: Vec<_> = broker.broker().wanted_payloads().collect();
         let mut unsynced: Vec<_> = broker.broker().unsynced_payloads().collect();
         let (appended, relocated) = (broker.broker().appended(), broker.broker().counters().relocated);
+        let before = if self.setup.rots { referrers(broker.state()) } else { Vec::new() };
         broker.complete_read(now, &read.job, result);
+        let mut damaged = Vec::new();
         while let Some(notice) = broker.poll_notice() {
             let range = read.job.position() as usize..read.end() as usize;
             read_failure_is_passing(self.disk.model().is_hit(read.job.file(), &range), &notice)?;
+            let LogNotice::Damaged { file, position, first, last, ref why, .. } = notice;
+            let lost = || before.iter().filter(|(_, payload)| (first..=last).contains(&payload.lsn));
+            let intact = lost()
+                .map(|(_, payload)| *payload)
+                .find(|payload| !self.shadow.is_damaged(payload.lsn, self.disk.model()));
+            only_damaged_is_lost(intact, &notice)?;
+            self.tracker.damaged(&(first..=last));
+            let damage = format!("{file}, byte {position}: {why}").as_str().into();
+            damaged.push(Damaged { lsns: first..=last, damage });
         }
         self.room.refused((appended, broker.broker().appended()), broker.refused_appends());
-        let brought = missing_from(wanted, broker.broker().wanted_payloads());
+        if !damaged.is_empty() {
+            self.reads.lost_at = broker.broker().appended();
+        }
+        let mut brought = missing_from(wanted, broker.broker().wanted_payloads());
+        brought.retain(|payload| damaged.iter().all(|found| !found.lsns.contains(&payload.lsn)));
+        let relocated = broker.broker().counters().relocated - relocated;
+        let moved = match self.setup.rots {
+            true => moved(&before, referrers(broker.state())),
+            false => (0..relocated).map(|_| None).collect(),
+        };
         let lacking: BTreeSet<_> = broker.broker().unsynced_payloads().collect();
         unsynced.retain(|payload| !lacking.contains(payload));
         if let Some(oracle) = &mut self.oracle {
+            oracle.refuse(broker.refused_appends());
+            oracle.damaged(now, damaged);
             if !brought.is_empty() {
                 oracle.brought(now, &brought);
             }
             oracle.filled_unsynced(&unsynced);
-            oracle.relocated(now, broker.broker().counters().relocated - relocated);
+            oracle.relocated(now, moved);
         }
+        self.coverage.hit_if(broker.broker().counters().payloads_lost > 0, Point::PayloadLost);
         self.coverage.hit_if(broker.log_figures().scrubs > 0, Point::Scrubbed);
         self.check_payloads_in_memory()
     }
@@ -316,6 +380,17 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         live_bytes_match(&listed, &counted)
     }
+}
+
+/// What refers to payloads that were written again, one for each of them, in the order of their records.
+fn moved(before: &[(PayloadOf, PayloadId)], after: Vec<(PayloadOf, PayloadId)>) -> Vec<Option<PayloadOf>> {
+    let mut moved = BTreeMap::new();
+    for (of, to) in after.into_iter().filter(|(_, to)| !to.is_lost()) {
+        if before.iter().any(|(known, from)| *known == of && *from != to) {
+            moved.insert(to, Some(of));
+        }
+    }
+    moved.into_values().collect()
 }
 
 /// What was wanted before and is not any more.

@@ -66,7 +66,7 @@ impl OracleInput {
             Self::Release(now, records) => oracle.release((*now).into(), *records),
             Self::Brought(now, payloads) => oracle.brought((*now).into(), payloads),
             Self::FilledUnsynced(payloads) => oracle.filled_unsynced(payloads),
-            Self::Relocated(now, count) => oracle.relocated((*now).into(), *count),
+            Self::Relocated(now, count) => oracle.relocated((*now).into(), (0..*count).map(|_| None).collect()),
             Self::Gone(payloads) => oracle.gone(payloads),
             Self::Durable(records) => oracle.durable(*records),
             Self::Crash(survived) => oracle.crash(*survived),

@@ -86,16 +86,20 @@ pub(super) fn retained_messages<'a>(
     partition.messages().filter(move |(at, _)| is_retained(*at)).map(|(_, message)| message)
 }
 
-/// Checks the whole index.
-pub(crate) fn check_index<F: Faults>(pipeline: &Pipeline<F>, mono: Timestamp) -> Verdict {
+/// Checks the whole index. `is_reading` is whether some output may wait for bytes.
+pub(crate) fn check_index<F: Faults>(pipeline: &Pipeline<F>, mono: Timestamp, is_reading: bool) -> Verdict {
     let broker = pipeline.broker();
     if broker.failure().is_some() || pipeline.is_closed() {
         return Ok(());
     }
-    check_contents(pipeline, mono, &broker.index_contents())
+    check_contents(pipeline, (mono, is_reading), &broker.index_contents())
 }
 
-fn check_contents<F: Faults>(pipeline: &Pipeline<F>, mono: Timestamp, index: &IndexContents) -> Verdict {
+fn check_contents<F: Faults>(
+    pipeline: &Pipeline<F>,
+    (mono, is_reading): (Timestamp, bool),
+    index: &IndexContents,
+) -> Verdict {
     let broker = pipeline.broker();
     let view = IndexView {
         state: pipeline.state(),
@@ -104,7 +108,7 @@ fn check_contents<F: Faults>(pipeline: &Pipeline<F>, mono: Timestamp, index: &In
         now: broker.now(),
         wall: broker.wall(),
         durable: broker.durable(),
-        is_reading: broker.wanted_payloads().next().is_some() || broker.failure().is_some(),
+        is_reading: is_reading || broker.failure().is_some(),
         is_settled: !broker.is_stalled() && broker.next_change().is_none_or(|at| at > mono),
     };
     timers::timers_match_state(&view)?;
@@ -136,7 +140,7 @@ mod tests {
         let pipeline = world.broker().expect("the broker runs");
         let mut index = pipeline.broker().index_contents();
         change(&mut index);
-        check_contents(pipeline, pipeline.broker().now(), &index)
+        check_contents(pipeline, (pipeline.broker().now(), false), &index)
     }
 
     #[test]

@@ -77,6 +77,8 @@ pub(in crate::invariants) fn known() -> StoredMessage {
         acknowledged: true,
         redriven: None,
         purged: None,
+        payload_at: Lsn(0),
+        is_lost: false,
     }
 }
 
@@ -86,6 +88,7 @@ pub(in crate::invariants) fn message(meta: &Metadata) -> Message {
     let fields = DecisionFields {
         dead_letter: meta.dead_letter.as_ref().map(|dead| dead.origin.clone()),
         redrive: meta.redrive,
+        lost: meta.lost.clone(),
         ..DecisionFields::of(meta)
     };
     Message::new(Offset(3), Timestamp(50), payload, Some(Arc::new(fields)))

@@ -92,11 +92,13 @@ const FIRST: &[(Invariant, Fault)] = &[
     (MEMORY_IS_BOUNDED, Fault::MemoryUnbounded),
     (UNSYNCED_STAYS_IN_MEMORY, Fault::UnsyncedPayloadEvicted),
     (READ_FAILURE_IS_PASSING, Fault::ReadNotRepeated),
+    (READS_WHAT_IS_SYNCED, Fault::UnsyncedRead),
 ];
 
 /// Invariants that detect a bug by themselves, but later than others.
 const ALONE: &[(Invariant, Fault)] = &[
     (LISTED_SEGMENT_STAYS, Fault::LiveSegmentRemoved),
+    (ONLY_DAMAGED_IS_LOST, Fault::ReadNotRepeated),
     (ACCEPTED_IS_STORED, Fault::BodyTruncated),
     (TRIMMED_STAYS_TRIMMED, Fault::OffsetReusedAfterCrash),
     (ACKED_IS_TRIMMED, Fault::DeletedGroupCounted),
@@ -129,6 +131,8 @@ const ALONE: &[(Invariant, Fault)] = &[
 const IN_DEPTH: &[(Invariant, &str)] = &[
     (TIMERS_ARE_SET, "only the oracle knows what is due"),
     (GONE_IS_UNREFERRED, "the segment of a payload that is referred to is missed when it is removed"),
+    (LOST_WAS_DAMAGED, "no planted bug records a payload as lost that no read has found damaged"),
+    (ROT_IS_FOUND, "what is damaged is mostly needed before a scrub comes; the trace of a planted bug violates it"),
     (SWEEPS_ARE_SET, "no planted bug forgets a sweep"),
     (DRAINS, "a message that is not delivered has no timer, or is not offered to its group"),
     (READY_IS_OFFERED, "a message that is not ready has no timer"),

@@ -138,6 +138,10 @@ impl GroupModel {
         let continued = before.as_ref().filter(|seen| seen.consumer == context.consumer).map(|seen| seen.since_token);
         let is_unknown =
             before.as_ref().map_or(self.crashed, |seen| seen.is_unknown || seen.is_uncertain || seen.crashed);
+        let is_uncertain = self.answered_unseen.remove(&delivery.offset);
+        // The delivery may have waited for bytes while its lease was extended without a token.
+        let extended = before.as_ref().filter(|seen| is_uncertain && seen.is_extended).map(|seen| seen.runs_until);
+        let runs_until = delivery.lease_until.max(now.after(context.stream.lease));
         let seen = SeenDelivery {
             consumer: context.consumer,
             partition: delivery.partition,
@@ -147,7 +151,7 @@ impl GroupModel {
             since_token: continued.unwrap_or(delivery.token),
             is_extended: false,
             lease_until: delivery.lease_until,
-            runs_until: delivery.lease_until.max(now.after(context.stream.lease)),
+            runs_until: extended.map_or(runs_until, |extended| extended.max(runs_until)),
             // A redrive or a purge may have removed it before the worker receives it.
             may_be_held: !context.known.is_removed(),
             not_before: Timestamp(0),
@@ -156,7 +160,7 @@ impl GroupModel {
             is_exhausted: false,
             is_non_retryable: false,
             is_unknown,
-            is_uncertain: self.answered_unseen.remove(&delivery.offset),
+            is_uncertain,
             crashed: false,
         };
         self.seen.insert(delivery.offset, seen);

@@ -83,7 +83,7 @@ impl Tracker {
                 self.coverage.hit(Point::Reacquired);
                 self.granted((pending, now), identity, None, None, reply)
             }
-            (StoreCommand::Begin(begin), Reply::Store(StoreReply::Replay { outcome, .. })) => {
+            (StoreCommand::Begin(begin), Reply::Store(StoreReply::Replay { outcome, result_lost })) => {
                 let Some(model) = self.effects.get(&begin.identity) else { return Ok(()) };
                 let end = model.end();
                 let is_kept = end.is_some_and(|end| end.is_remembered(pending.at));
@@ -92,7 +92,7 @@ impl Tracker {
                 let is_past_window = end.is_some_and(|end| end.expires_at.is_some_and(|at| at <= pending.at));
                 self.coverage.hit_if(is_past_window, Point::PinnedPastWindow);
                 request_hash_is_stable(model, begin.request_hash.as_ref(), is_kept)?;
-                replay_matches_outcome(model.end(), outcome, pending.at)
+                replay_matches_outcome(model.end(), outcome, *result_lost, pending.at)
             }
             (StoreCommand::Finish(Finish { identity, token, outcome, dead_letter }), _) => {
                 if let Some(delivery) = dead_letter {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use driftq_core::command::{DescribeTopic, ListGroups, ListTopics, Lookup, Peek, Produce, StoreCommand, Subscribe};
 use driftq_core::reply::Delivery;
@@ -181,12 +182,20 @@ pub(crate) struct StoredMessage {
     pub(crate) redriven: Option<Lsn>,
     /// When it was purged, and whether that was confirmed.
     pub(crate) purged: Option<(Lsn, bool)>,
+    /// The record that has its payload, as last seen.
+    pub(crate) payload_at: Lsn,
+    /// Its payload was found damaged.
+    pub(crate) is_lost: bool,
 }
 
-/// The message without the place of its bytes.
+/// The message without the place of its bytes, lost or not.
 pub(crate) fn without_place(message: &Message) -> Message {
     let payload = PayloadRef { id: PayloadId::default(), ..message.payload };
-    Message::new(message.offset, message.produced_at, payload, message.fields().cloned())
+    let mut fields = message.fields().cloned();
+    if let Some(lost) = fields.as_mut().filter(|fields| fields.lost.is_some()) {
+        Arc::make_mut(lost).lost = None;
+    }
+    Message::new(message.offset, message.produced_at, payload, fields)
 }
 
 impl StoredMessage {

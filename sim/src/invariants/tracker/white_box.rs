@@ -1,5 +1,7 @@
 //! White-box checks: the broker's state, message by message, and what was trimmed since the last observation.
 
+use std::ops::RangeInclusive;
+
 use driftq_core::command::{Ack, Seek};
 use driftq_core::faults::Faults;
 use driftq_core::record::Record;
@@ -21,8 +23,9 @@ use crate::invariants::limits::{
     retained_as_configured, retained_bytes, retained_memory, retained_within_bound, retention_ends,
 };
 use crate::invariants::liveness::not_stuck;
+use crate::invariants::payloads::lost_was_damaged;
 use crate::invariants::time::{deadline_ends_waiting, wall_follows_clock, wall_is_monotonic};
-use crate::invariants::verdict::Verdict;
+use crate::invariants::verdict::{Verdict, Violation};
 use crate::invariants::workers::{Death, dies_of_its_own_delivery};
 
 impl Tracker {
@@ -140,6 +143,9 @@ impl Tracker {
 
     /// The message as clients see it.
     fn body_of<F: Faults>(&mut self, pipeline: &Pipeline<F>, message: &Message) -> Option<Body> {
+        if message.lost().is_some() {
+            return message.body_without_payload();
+        }
         let payload = message.payload.id;
         if let Some(written) = pipeline.broker().cached_payload(payload) {
             // A crash may have lost the record that had this LSN before.
@@ -159,15 +165,23 @@ impl Tracker {
         for (position, message) in partition.messages() {
             let visible_to = partition.visible_to(position);
             let Some(model) = self.topics.get_mut(&topic.id()) else { continue };
-            if let Some(known) = model.messages.get(&message.offset) {
+            if let Some(known) = model.messages.get_mut(&message.offset) {
                 offset_is_stable(&message, (id, position), visible_to, known)?;
+                lost_was_damaged(&message, known.is_lost)?;
+                known.payload_at = message.payload.id.lsn;
                 trimmed_stays_trimmed(known)?;
                 continue;
             }
             let body = self.body_of(pipeline, &message);
-            let number = body.as_ref().and_then(|body| number(body.value()));
+            let is_lost = message.lost().is_some();
+            let number = match is_lost {
+                true => self.number_of_source(state, &message)?,
+                false => body.as_ref().and_then(|body| number(body.value())),
+            };
             let produce = number.and_then(|number| self.produced_messages.get(&number));
-            stored_was_produced(&message, body.as_ref(), produce)?;
+            if !is_lost || number.is_some() {
+                stored_was_produced(&message, body.as_ref(), produce)?;
+            }
             let Some(body) = body else { continue };
             let known = StoredMessage {
                 number: number.unwrap_or_default(),
@@ -182,6 +196,8 @@ impl Tracker {
                 acknowledged: false,
                 redriven: None,
                 purged: None,
+                payload_at: message.payload.id.lsn,
+                is_lost,
             };
             let number = known.number;
             let Some(model) = self.topics.get_mut(&topic.id()) else { continue };
@@ -207,6 +223,26 @@ impl Tracker {
         Ok(())
     }
 
+    /// Records were found damaged: the payloads of stored messages, or of messages at which a peek still looks.
+    pub(crate) fn damaged(&mut self, records: &RangeInclusive<Lsn>) {
+        let all = self.topics.values_mut().flat_map(|model| model.messages.values_mut());
+        all.filter(|known| records.contains(&known.payload_at)).for_each(|known| known.is_lost = true);
+    }
+
+    /// The number of the message of which a new message, without its payload, is the dead letter; `None` if that is not
+    /// known.
+    fn number_of_source(&self, state: &State, message: &Message) -> Result<Option<u64>, Violation> {
+        let Some(dead) = message.dead_letter() else {
+            lost_was_damaged(message, false)?;
+            return Ok(None);
+        };
+        let Some(topic) = state.topic_named(&dead.original_topic) else { return Ok(None) };
+        let source = self.topics.get(&topic.id()).and_then(|model| model.messages.get(&dead.original_offset));
+        let Some(source) = source else { return Ok(None) };
+        lost_was_damaged(message, source.is_lost)?;
+        Ok(Some(source.number))
+    }
+
     /// A new dead letter.
     fn note_dead_letter(
         &mut self,
@@ -222,7 +258,8 @@ impl Tracker {
         let original = source.body.metadata();
         dead_letter_unchanged(body, dead, source, &original)?;
         let named = (dead.original_topic.clone(), dead.group.clone(), dead.original_offset);
-        dead_lettered_at_limit(dead, &original.envelope, self.dead_letter_requests.contains(&named))?;
+        let is_requested = self.dead_letter_requests.contains(&named);
+        dead_lettered_at_limit(dead, &original.envelope, is_requested, source.is_lost)?;
         if self.limits.adaptive_credit {
             let claimed = self.claimed_offsets((topic.id(), group.id()));
             let model = self.groups.get(&(topic.id(), group.id()));
