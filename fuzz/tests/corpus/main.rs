@@ -88,7 +88,7 @@ fn ndjson_from_any_input_is_refused_or_parsed() {
 
 #[test]
 fn relocation_from_any_input_loses_nothing() {
-    run_target("relocation", 1_500);
+    run_target("relocation", 500);
 }
 
 #[test]

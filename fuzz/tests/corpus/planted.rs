@@ -156,7 +156,6 @@ fn broker_with_planted_fault_is_caught() {
 fn cleaning_with_planted_fault_is_caught() {
     let faults = [
         Fault::CleanedSegmentRemoved,
-        Fault::CorruptionTakenForHole,
         Fault::LiveSegmentRemoved,
         Fault::RelocationKeepsLsn,
         Fault::RelocationResurrects,
