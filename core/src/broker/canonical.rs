@@ -30,6 +30,7 @@ impl<F: Faults> Broker<F> {
             counters: _,
             dead_letters: _,
             damaged,
+            dropped,
         } = self;
         index.canonical(out)?;
         // A payload that is not in memory counts by its place: an output would wait for it.
@@ -40,7 +41,7 @@ impl<F: Faults> Broker<F> {
         read_ahead.canonical(out)?;
         write!(
             out,
-            "{next_ticket:?} {next_consumer:?} {next_token} {stalled_until:?} {failure:?} {closing} {damaged:?} "
+            "{next_ticket:?} {next_consumer:?} {next_token} {stalled_until:?} {failure:?} {closing} {damaged:?} {dropped:?} "
         )
     }
 }

@@ -3,9 +3,10 @@
 use std::ops::RangeInclusive;
 
 use super::outputs::{Dropped, Leased};
-use super::{Broker, LogSink, SpaceClass};
+use super::{Broker, LogRefusal, LogSink, SpaceClass};
 use crate::faults::Faults;
 use crate::record::{Event, PayloadLost};
+use crate::reply::Refusal;
 use crate::state::Topic;
 use crate::types::{Lsn, MessageRef, Now, Text};
 
@@ -31,19 +32,32 @@ impl<F: Faults> Broker<F> {
         self.lose_damaged(log);
     }
 
-    /// Records the payloads of damaged records as lost, until the log has no space.
+    /// Records the payloads of damaged records as lost, and dead-letters the messages whose deliveries were dropped for
+    /// it, until the log has no space.
     pub(super) fn lose_damaged(&mut self, log: &mut impl LogSink) {
-        while self.stalled_until.is_none()
-            && let Some(damaged) = self.damaged.pop_front()
-        {
-            if self.lose(&damaged, log).is_err() {
-                self.damaged.push_front(damaged);
-                self.stall();
+        while self.stalled_until.is_none() {
+            if let Some(dropped) = self.dropped.pop_front() {
+                if self.dead_letter_dropped(&dropped, log).is_err() {
+                    self.dropped.push_front(dropped);
+                    self.stall();
+                }
+            } else if let Some(damaged) = self.damaged.pop_front() {
+                if self.lose(&damaged, log).is_err() {
+                    self.damaged.push_front(damaged);
+                    self.stall();
+                }
+            } else {
+                return;
             }
         }
     }
 
-    fn lose(&mut self, damaged: &Damaged, log: &mut impl LogSink) -> Result<(), crate::broker::LogRefusal> {
+    /// Whether there are losses that are not recorded yet.
+    pub(super) fn has_unrecorded_losses(&self) -> bool {
+        !self.damaged.is_empty() || !self.dropped.is_empty()
+    }
+
+    fn lose(&mut self, damaged: &Damaged, log: &mut impl LogSink) -> Result<(), LogRefusal> {
         let Damaged { lsns, damage } = damaged;
         for (payload, referrers) in self.state.referrers_within(lsns) {
             let lost = PayloadLost { payload, referrers, damage: damage.clone() };
@@ -54,25 +68,26 @@ impl<F: Faults> Broker<F> {
             state.topic(message_ref.topic).is_none_or(|topic: &Topic| !topic.name().is_dead_letter())
         };
         let dropped = self.outputs.lose(lsns, damage, self.appended, dead_letters);
-        dropped.into_iter().for_each(|dropped| self.drop_delivery(&dropped, log));
+        for dropped in dropped {
+            let Leased { message_ref, lease } = &dropped.leased;
+            self.index.release_read(message_ref, dropped.decided_at, self.now.after(*lease));
+            self.index.not_delivered(dropped.consumer);
+            self.dropped.push_back(dropped);
+        }
         let recipients = self.outputs.take_lost();
         self.release_filled(recipients);
         Ok(())
     }
 
-    /// A delivery is dropped before it left: its lease ends with a dead letter, or, if the log has no space, by itself.
-    fn drop_delivery(&mut self, dropped: &Dropped, log: &mut impl LogSink) {
-        let Leased { message_ref, lease } = &dropped.leased;
-        self.index.release_read(message_ref, dropped.decided_at, self.now.after(*lease));
-        self.index.not_delivered(dropped.consumer);
+    /// A delivery was dropped before it left: if its lease still runs, it ends with a dead letter.
+    fn dead_letter_dropped(&mut self, dropped: &Dropped, log: &mut impl LogSink) -> Result<(), Refusal> {
+        let message_ref = &dropped.leased.message_ref;
         let topic = self.state.topic(message_ref.topic).and_then(|topic| topic.partition(message_ref.partition));
         let message = topic.and_then(|partition| partition.message(message_ref.position));
         let is_lost = message.is_some_and(|message| message.lost().is_some());
         let is_leased = self
             .delivery_state(message_ref)
             .is_some_and(|delivery| delivery.token == dropped.token && delivery.leased_until().is_some());
-        if is_lost && is_leased && self.exceed_deadline(message_ref, log).is_err() {
-            self.stall();
-        }
+        if is_lost && is_leased { self.exceed_deadline(message_ref, log) } else { Ok(()) }
     }
 }

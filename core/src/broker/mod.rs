@@ -24,7 +24,7 @@ pub(crate) use self::cleaning::Cleaned;
 use self::clock::ClockOrigin;
 pub use self::counters::{Counters, DeadLetterCounts};
 pub use self::losses::Damaged;
-use self::outputs::Outputs;
+use self::outputs::{Dropped, Outputs};
 use self::payload_cache::PayloadCache;
 use self::read_ahead::ReadAhead;
 use crate::command::Command;
@@ -115,6 +115,8 @@ pub struct Broker<F: Faults = NoFaults> {
     dead_letters: DeadLetterCounts,
     /// Records that cannot be read any more, and whose payloads are not recorded as lost yet.
     damaged: VecDeque<Damaged>,
+    /// Deliveries whose payload is lost; the messages are not dead-lettered yet.
+    dropped: VecDeque<Dropped>,
 }
 
 impl<F: Faults> Broker<F> {
@@ -148,6 +150,7 @@ impl<F: Faults> Broker<F> {
             counters: Counters::default(),
             dead_letters: DeadLetterCounts::new(),
             damaged: VecDeque::new(),
+            dropped: VecDeque::new(),
         }
     }
 
@@ -251,7 +254,7 @@ impl<F: Faults> Broker<F> {
         if self.failure.is_some() || self.closing {
             return None;
         }
-        let has_excess = self.excess_winners() > 0 || self.excess_retained() > 0 || !self.damaged.is_empty();
+        let has_excess = self.excess_winners() > 0 || self.excess_retained() > 0 || self.has_unrecorded_losses();
         let has_work = self.index.has_work() || has_excess || self.index.departed.first_due().is_some();
         let work = has_work.then_some(self.now);
         let grant = self.index.leases.grants.next_check();

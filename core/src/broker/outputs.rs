@@ -102,6 +102,7 @@ pub(super) struct Outputs {
 }
 
 /// A delivery that was dropped, since its payload is lost.
+#[derive(Clone, Debug)]
 pub(super) struct Dropped {
     pub(super) consumer: ConsumerId,
     pub(super) token: LeaseToken,

@@ -1,9 +1,9 @@
 //! Payloads that are damaged on disk: never delivered, never skipped in silence, and nothing else is disturbed.
 
 use super::test_broker::*;
-use driftq_core::command::{Redrive, RedriveSelection};
+use driftq_core::command::{Pause, Produce, Redrive, RedriveSelection, Resume};
 use driftq_core::faults::NoFaults;
-use driftq_core::log::FileId;
+use driftq_core::log::{FileId, Storage};
 use driftq_core::pipeline::LogNotice;
 use driftq_core::types::{DeadReason, Millis};
 use driftq_core::{Command, PipelineConfig, Reply};
@@ -177,4 +177,45 @@ fn unreadable_sector_loses_only_what_stands_in_it() {
     assert_eq!(broker.delivered().len() as u64, 40 - lost);
     assert_eq!(broker.dead_letters("t").len() as u64, lost);
     assert_eq!(broker.pipeline.failure(), None);
+}
+
+/// A broker whose reserve has taken `records` more records since a delivery waits for a damaged payload, on a full
+/// disk. `None` if it did not take that many.
+fn damaged_on_a_full_disk(records: usize) -> Option<TestBroker> {
+    let mut broker = damaged(PipelineConfig { segment_bytes: 16 << 10, ..config() });
+    broker.group("t", "spare");
+    broker.subscribe_with("t", "g", "w", |request| request.lease = Some(Millis(1_000_000)));
+    assert_eq!(broker.delivered_values(), ["first message"]);
+    let used = broker.storage.list().unwrap().iter().map(|info| info.len).sum();
+    broker.storage.set_budget(Some(used));
+    while broker.try_produce(Produce::new(topic("t"), "", "x".repeat(200))).is_ok() {}
+    let (topic, group) = (topic("t"), group("spare"));
+    for number in 0..records {
+        let (topic, group) = (topic.clone(), group.clone());
+        let command = match number % 2 {
+            0 => Command::Pause(Pause { topic, group }),
+            _ => Command::Resume(Resume { topic, group }),
+        };
+        broker.send(command).ok()?;
+    }
+    Some(broker)
+}
+
+#[test]
+fn dropped_delivery_is_dead_lettered_once_the_disk_has_space() {
+    let exhausted = (0..10_000).find(|records| damaged_on_a_full_disk(*records).is_none()).expect("a bounded reserve");
+    let mut waited = 0;
+    for records in exhausted - 12..exhausted {
+        let mut broker = damaged_on_a_full_disk(records).expect("fewer than it takes");
+        broker.advance(3_000);
+        let has_dead_letter = broker.pipeline.state().topic_named(&topic("dlq.t")).is_some();
+        waited += u32::from(broker.pipeline.broker().counters().payloads_lost == 1 && !has_dead_letter);
+        broker.storage.set_budget(None);
+        broker.advance(15_000);
+        let dead = broker.dead_letters("t");
+        let dead: Vec<_> = dead.iter().filter(|dead| dead.group == group("g")).collect();
+        assert_eq!(dead.len(), 1, "after {records} records");
+        assert_eq!((dead[0].reason, dead[0].attempts), (DeadReason::PayloadDamaged, 1));
+    }
+    assert!(waited > 0, "the payload is recorded as lost, and its dead letter does not fit");
 }

@@ -107,6 +107,7 @@ mod tests {
     /// Issued at 100, until 200.
     fn grant() -> GrantModel {
         GrantModel {
+            decided: driftq_core::types::Lsn(1),
             at: Timestamp(100),
             until: Timestamp(200),
             runs_until: Timestamp(200),

@@ -15,7 +15,7 @@ impl Model {
         }
         let has_excess = self.winners.len() > self.limits.completions_max || self.exceeds_retained_bound();
         let is_now =
-            has_excess || !self.damaged.is_empty() || !self.due_groups.is_empty() || self.next_group().is_some();
+            has_excess || self.has_unrecorded_losses() || !self.due_groups.is_empty() || self.next_group().is_some();
         let sweeps = self.sweeps.iter().map(|sweep| sweep.at);
         let topics = self.topics.iter().flat_map(|topic| self.due_in(topic));
         let times = is_now.then_some(self.now).into_iter().chain(sweeps).chain(topics).chain(self.overruns());

@@ -69,18 +69,25 @@ impl Model {
         Ok(())
     }
 
-    /// Records the payloads of damaged records as lost, until the log has no space.
+    /// Records the payloads of damaged records as lost, and dead-letters the messages of deliveries that were dropped
+    /// for it, until the log has no space.
     pub(super) fn lose_damaged(&mut self) -> Result<(), Unwritten> {
-        while !self.is_stalled()
-            && let Some(damaged) = self.damaged.pop_front()
-        {
-            let lost = self.lose(&damaged);
-            if let Err(Unwritten::NoRoom(_)) = lost {
-                self.damaged.push_front(damaged);
-            }
-            self.or_pause(lost)?;
+        while !self.is_stalled() {
+            let written = if let Some(token) = self.dropped.pop_front() {
+                self.dead_letter_lost(token).inspect_err(|_| self.dropped.push_front(token))
+            } else if let Some(damaged) = self.damaged.pop_front() {
+                self.lose(&damaged).inspect_err(|_| self.damaged.push_front(damaged))
+            } else {
+                break;
+            };
+            self.or_pause(written)?;
         }
         Ok(())
+    }
+
+    /// Whether there are losses that are not recorded yet.
+    pub(super) fn has_unrecorded_losses(&self) -> bool {
+        !self.damaged.is_empty() || !self.dropped.is_empty()
     }
 
     fn lose(&mut self, damaged: &Damaged) -> Result<(), Unwritten> {
@@ -93,8 +100,7 @@ impl Model {
         for (consumer, token) in dropped {
             self.leases_begin(None, &[token]);
             self.not_delivered(&[consumer]);
-            let written = self.dead_letter_lost(token);
-            self.or_pause(written)?;
+            self.dropped.push_back(token);
         }
         let left = self.leave();
         self.not_delivered(&left.dropped);

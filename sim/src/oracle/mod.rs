@@ -162,7 +162,7 @@ impl Oracle {
         let is_due = self.reclaim_at.take_if(|at| *at <= now.mono).is_some();
         let reclaims = is_due && self.segment == NextSegment::NoSpace;
         let reclaim = if reclaims { Reclaim::Yes } else { Reclaim::No };
-        let waiting = if self.model.damaged.is_empty() { Vec::new() } else { self.model.waiting() };
+        let waiting = if self.model.has_unrecorded_losses() { self.model.waiting() } else { Vec::new() };
         self.execute(Input::Timeout(now, refused, reclaim, waiting));
         if reclaims && self.model.has_more_to_reclaim {
             self.reclaim_at = Some(now.mono);

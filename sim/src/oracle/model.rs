@@ -74,6 +74,8 @@ pub(super) struct Model {
     pub(super) stored_by_record: u32,
     /// Damaged records whose payloads are not recorded as lost yet, since the log had no space.
     pub(super) damaged: VecDeque<Damaged>,
+    /// Deliveries that were dropped since their payload is lost; the messages are not dead-lettered yet.
+    pub(super) dropped: VecDeque<LeaseToken>,
 }
 
 /// The produce identities of one requested topic and destination, in order of acceptance.
@@ -227,6 +229,7 @@ impl Model {
             failed: false,
             stored_by_record: 0,
             damaged: VecDeque::new(),
+            dropped: VecDeque::new(),
         }
     }
 
@@ -264,6 +267,7 @@ impl Model {
         self.has_more_to_reclaim = false;
         self.failed = false;
         self.damaged.clear();
+        self.dropped.clear();
     }
 
     /// Writes everything but the limits, the record count, what belongs to one call and `quiet_until`: that saves scans
@@ -302,13 +306,14 @@ impl Model {
             failed,
             stored_by_record: _,
             damaged,
+            dropped,
         } = self;
         write!(out, "{wall_clock:?} {started:?} {first_deadline:?} ")?;
         write!(out, "{clock:?} {boot:?} {next_topic:?} {topics:?} {scopes:?} {effects:?} {steps:?} {winners:?} ")?;
         write!(out, "{now:?} {closed} {next_consumer:?} {next_token} {streams:?} {orders:?} {sweeps:?} ")?;
         write!(
             out,
-            "{next_turn:?} {due_groups:?} {outputs:?} {stalled_until:?} {has_more_to_reclaim} {failed} {damaged:?} "
+            "{next_turn:?} {due_groups:?} {outputs:?} {stalled_until:?} {has_more_to_reclaim} {failed} {damaged:?} {dropped:?} "
         )
     }
 

@@ -35,6 +35,8 @@ const LAST_MESSAGES: [Message; 3] = [Message(u32::MAX - 2), Message(u32::MAX - 1
 const READ_AGAIN: Millis = Millis(1_000);
 /// How long a scrub takes at most.
 const SCRUB_MS: u64 = 2_000;
+/// How many times the groups are drained without progress before what is left counts as undelivered.
+const PASSES_WITHOUT_PROGRESS: usize = 2;
 /// How many times the clock advances to the next timeout.
 const ROUNDS: usize = 1_000;
 /// How long the broker is left alone at the end: longer than anything is remembered.
@@ -76,11 +78,14 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.run_until_idle()?;
         self.was_limited = false;
         self.check_accepts(LAST_MESSAGES[1])?;
+        let (mut left, mut without_progress) = (self.unacked(), 0);
         for _ in 0..ROUNDS {
             for (topic, group) in self.groups() {
                 self.drain_group(&topic, &group)?;
             }
-            if self.undelivered().is_empty() {
+            let before = std::mem::replace(&mut left, self.unacked());
+            without_progress = if left == before { without_progress + 1 } else { 0 };
+            if left.is_empty() || without_progress == PASSES_WITHOUT_PROGRESS {
                 break;
             }
         }
@@ -107,6 +112,14 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             self.run_until_idle()?;
         }
         Ok(())
+    }
+
+    /// The time until something is due that may deliver a message. Scrubs do not, and there is always another.
+    fn until_change(&self) -> Option<u64> {
+        let broker = self.broker.as_ref().map(Pipeline::broker)?;
+        let reads = broker.wanted_payloads().next().is_some();
+        let change = broker.next_change().filter(|_| self.setup.scrub_ms.is_some() && !reads);
+        change.map_or_else(|| self.until_timeout(), |at| Some(at.0.saturating_sub(self.now)))
     }
 
     /// Runs timers and I/O until nothing is due.
@@ -307,12 +320,12 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 self.ack_newest()?;
             }
             self.run_until_idle()?;
-            if self.unacked(topic, group) == 0 {
+            if self.unacked_by(topic, group) == 0 {
                 break;
             }
             // However often other timers are due, the longest lease ends within the rounds.
             let at_least = 1 << (round / 32).min(30);
-            let wait = self.until_timeout().unwrap_or(1);
+            let wait = self.until_change().unwrap_or(1);
             self.advance_time(wait.max(at_least));
         }
         match self.network.stream_of(LAST_WORKER) {
@@ -339,7 +352,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     }
 
     /// The number of messages the group has not acked.
-    fn unacked(&self, topic: &TopicName, group: &GroupName) -> u64 {
+    fn unacked_by(&self, topic: &TopicName, group: &GroupName) -> u64 {
         let topic = self.broker.as_ref().and_then(|broker| broker.state().topic_named(topic));
         let Some(topic) = topic else { return 0 };
         let partitions = topic.group_named(group).into_iter().flat_map(Group::partitions);
@@ -349,18 +362,21 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     /// All unacked messages, with the reason.
     fn undelivered(&self) -> Vec<String> {
         let Some(broker) = &self.broker else { return vec!["the broker is not running".to_owned()] };
-        let mut descriptions = Vec::new();
-        for topic in broker.state().topics() {
+        let unacked = self.unacked().into_iter();
+        unacked.map(|(topic, group, id, unacked)| self.describe_unacked(broker, &topic, &group, id, unacked)).collect()
+    }
+
+    /// How many messages are not acked, for each group and partition that has any.
+    fn unacked(&self) -> Vec<(TopicName, GroupName, PartitionId, u64)> {
+        let mut found = Vec::new();
+        for topic in self.broker.iter().flat_map(|broker| broker.state().topics()) {
             for group in topic.groups() {
-                for (id, progress) in group.partitions() {
-                    let unacked = progress.acked().unacked_before(end(topic, id));
-                    if unacked > 0 {
-                        descriptions.push(self.describe_unacked(broker, topic.name(), group.name(), id, unacked));
-                    }
-                }
+                let unacked = group.partitions().map(|(id, at)| (id, at.acked().unacked_before(end(topic, id))));
+                let unacked = unacked.filter(|(_, unacked)| *unacked > 0);
+                found.extend(unacked.map(|(id, unacked)| (topic.name().clone(), group.name().clone(), id, unacked)));
             }
         }
-        descriptions
+        found
     }
 
     fn describe_unacked(

@@ -114,7 +114,8 @@ impl<F: Faults> World<F> {
             }
             out.part()?;
         }
-        reads.canonical(out)?;
+        let durable = broker.as_ref().map(|broker| broker.broker().durable()).unwrap_or_default();
+        reads.canonical(durable, out)?;
         out.part()?;
         network.canonical(out)?;
         out.part()?;

@@ -163,13 +163,13 @@ impl Reads {
     }
 
     /// Writes them for [a fingerprint](super::Fingerprint).
-    pub(super) fn canonical(&self, out: &mut impl std::fmt::Write) -> std::fmt::Result {
-        let Self { under_way, failures, kept, relocated: _, was_uncertain, awaited_at: _, losses: _, lost_at: _ } =
-            self;
+    pub(super) fn canonical(&self, durable: Lsn, out: &mut impl std::fmt::Write) -> std::fmt::Result {
+        let Self { under_way, failures, kept, relocated: _, was_uncertain, awaited_at, losses: _, lost_at: _ } = self;
         for RunningRead { job, result, is_faulty } in under_way {
             write!(out, "{:?} {} {:?} {is_faulty} ", job.file(), job.position(), result.as_ref().map(Result::is_ok))?;
         }
-        write!(out, "{failures:?} {kept:?} {was_uncertain} ")
+        let awaited_at = Some(awaited_at).filter(|at| **at > durable);
+        write!(out, "{failures:?} {kept:?} {was_uncertain} {awaited_at:?} ")
     }
 }
 
@@ -317,7 +317,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             damaged.push(Damaged { lsns: first..=last, damage });
         }
         self.room.refused((appended, broker.broker().appended()), broker.refused_appends());
-        if !damaged.is_empty() {
+        let has_losses = !damaged.is_empty();
+        if has_losses {
             self.reads.lost_at = broker.broker().appended();
         }
         let mut brought = missing_from(wanted, broker.broker().wanted_payloads());
@@ -337,6 +338,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             }
             oracle.filled_unsynced(&unsynced);
             oracle.relocated(now, moved);
+        }
+        if has_losses {
+            self.tracker.observe_losses(broker)?;
         }
         self.coverage.hit_if(broker.broker().counters().payloads_lost > 0, Point::PayloadLost);
         self.coverage.hit_if(broker.log_figures().scrubs > 0, Point::Scrubbed);

@@ -270,6 +270,7 @@ fn disk() -> BoxedStrategy<Chunk> {
         1 => (loss(), damage()).prop_map(|(loss, damage)| {
             vec![Action::Crash { loss }, Action::Damage { damage }, Action::Boot]
         }),
+        2 => (any::<u8>(), any::<u16>()).prop_map(|(payload, bit)| vec![Action::Rot { payload, bit }]),
         1 => Just(vec![Action::Drain]),
     ]
     .boxed()

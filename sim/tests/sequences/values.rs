@@ -156,7 +156,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     let idle = select(vec![None, None, Some((0, 2_000)), Some((200, 600_000)), Some((u64::MAX, u64::MAX))]);
     let idle = idle.prop_map(|idle| idle.map(|(ms, max_ms)| GroupIdle { ms, max_ms }));
     let first_segment = prop_oneof![1 => 200..4_000_u64, 4 => Just(1_u64 << 13), 1 => Just(u64::MAX >> 1)];
-    let storage = (weighted(0.1, Just(40_000_u64)), weighted(0.1, 1_000..20_000_u64));
+    let storage = (weighted(0.1, Just(40_000_u64)), weighted(0.1, 1_000..20_000_u64), proptest::bool::weighted(0.2));
     let flags = (select(vec![true, true, false]), kept, idle, first_segment, storage);
     (limits, memory, counts, sizes, effects, flags).prop_map(
         |(limits, memory, counts, sizes, effects, (adaptive_credit, kept, group_idle, first_segment, storage))| Setup {
@@ -192,7 +192,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
             read_ahead_bytes: sizes.2.min(4 << 20),
             clean_spare_segments: 0,
             scrub_ms: storage.0,
-            rots: false,
+            rots: storage.2,
             state_bytes_max: storage.1,
             adaptive_credit,
             retention: kept.0.map(|(ms, bytes)| DefaultRetention { ms, bytes }),

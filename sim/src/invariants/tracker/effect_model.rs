@@ -28,6 +28,8 @@ pub(super) type MessageLocation = (TopicId, GroupId, PartitionId, Position);
 #[derive(Clone, Debug)]
 pub(crate) struct GrantModel {
     pub(crate) at: Timestamp,
+    /// The last record of the decision.
+    pub(crate) decided: Lsn,
     /// The end that the worker was told.
     pub(crate) until: Timestamp,
     /// The end of the lease, which runs from the release of the grant.

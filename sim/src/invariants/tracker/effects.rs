@@ -88,6 +88,10 @@ impl Tracker {
                 let end = model.end();
                 let is_kept = end.is_some_and(|end| end.is_remembered(pending.at));
                 let grant = model.grants.last_key_value().filter(|(_, grant)| !grant.is_uncertain);
+                if grant.is_some_and(|(_, grant)| grant.decided > pending.after) {
+                    // It waited for its bytes; what it replays has expired and was granted again.
+                    return Ok(());
+                }
                 self.coverage.hit_if(grant.is_some_and(|(token, _)| token.boot < self.boot), Point::ReplayAfterCrash);
                 let is_past_window = end.is_some_and(|end| end.expires_at.is_some_and(|at| at <= pending.at));
                 self.coverage.hit_if(is_past_window, Point::PinnedPastWindow);
@@ -130,8 +134,16 @@ impl Tracker {
         self.last_grant = Some(*token);
         let model = self.effects.entry(identity.clone()).or_default();
         let runs_until = (*lease_until).max(now.after(lease_until.since(pending.at)));
-        let (at, until) = (pending.at, *lease_until);
-        let grant = GrantModel { at, until, runs_until, delivery, end: None, failed: false, is_uncertain: false };
+        let grant = GrantModel {
+            at: pending.at,
+            decided: pending.after,
+            until: *lease_until,
+            runs_until,
+            delivery,
+            end: None,
+            failed: false,
+            is_uncertain: false,
+        };
         let new_grant =
             NewGrant { model, token: *token, grant: &grant, unacked_deliveries: &pending.unacked_deliveries };
         one_live_grant(new_grant)?;

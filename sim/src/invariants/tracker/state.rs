@@ -74,6 +74,8 @@ pub(crate) struct Tracker {
     pub(super) reclaimed: u64,
     /// The LSN of the last observation, and whether a reply was released since.
     pub(super) observed_at: Option<Lsn>,
+    /// Whether the state was last observed between calls.
+    pub(super) retention_is_unchecked: bool,
     pub(super) has_new_reply: bool,
     pub(super) wall: WallModel,
     pub(super) recount: CounterRecount,
@@ -121,6 +123,7 @@ impl Tracker {
             skips: 0,
             reclaimed: 0,
             observed_at: None,
+            retention_is_unchecked: false,
             has_new_reply: false,
             wall: WallModel::default(),
             recount: CounterRecount::default(),
@@ -188,6 +191,7 @@ impl Tracker {
             skips,
             reclaimed,
             observed_at,
+            retention_is_unchecked,
             has_new_reply,
             wall,
             recount: _,
@@ -208,7 +212,7 @@ impl Tracker {
         write!(
             out,
             "{dead_letter_requests:?} {winners_full} {redrive_ends:?} {boot:?} {retention:?} {skips} {reclaimed} \
-             {observed_at:?} {has_new_reply} {wall:?} "
+             {observed_at:?} {retention_is_unchecked} {has_new_reply} {wall:?} "
         )
     }
 

@@ -29,33 +29,37 @@ use crate::invariants::verdict::{Verdict, Violation};
 use crate::invariants::workers::{Death, dies_of_its_own_delivery};
 
 impl Tracker {
-    /// Observes and checks the whole state.
+    /// Observes and checks the whole state after a call.
     ///
     /// Only a record changes the state, so without a new record it is the one that was checked before. Replies released
     /// since may still disagree with it.
     pub(crate) fn observe_state<F: Faults>(&mut self, pipeline: &Pipeline<F>) -> Verdict {
+        let is_new = self.observed_at != Some(pipeline.broker().appended());
+        if std::mem::take(&mut self.retention_is_unchecked) || is_new {
+            self.check_retention(pipeline)?;
+        }
+        self.observe(pipeline)
+    }
+
+    /// Observes and checks the state after a read that has found damage. It removes nothing that retention keeps no
+    /// longer; the next call does.
+    pub(crate) fn observe_losses<F: Faults>(&mut self, pipeline: &Pipeline<F>) -> Verdict {
+        self.retention_is_unchecked = true;
+        self.observe(pipeline)
+    }
+
+    fn observe<F: Faults>(&mut self, pipeline: &Pipeline<F>) -> Verdict {
         let (state, lsn) = (pipeline.state(), pipeline.broker().appended());
         let is_new = self.observed_at != Some(lsn);
         if is_new {
             self.observe_turns(pipeline)?;
             self.add_models(state, lsn);
             self.note_deleted_groups(state, lsn);
-            // Every call removes what retention keeps no longer, if the log takes the records; but a start does not,
-            // nor does the call that changes the retention.
-            let removes = self.observed_at.is_some() && !pipeline.broker().is_stalled() && !self.is_cut_short(pipeline);
             for topic in state.topics() {
-                let is_known = self.retention.get(&topic.id()).is_some_and(|(before, _)| *before == topic.retention());
                 for (id, partition) in topic.partitions() {
-                    let partition_view = PartitionView::new(topic, id, partition);
-                    check_partition(&partition_view, (&self.limits, self.boot))?;
-                    if removes && is_known {
-                        check_retained(&partition_view)?;
-                    }
+                    check_partition(&PartitionView::new(topic, id, partition), (&self.limits, self.boot))?;
                     self.observe_partition(pipeline, topic, (id, partition), lsn)?;
                 }
-            }
-            if removes {
-                retained_within_bound(state, &self.limits)?;
             }
         }
         let skips = pipeline.broker().counters().skipped;
@@ -86,8 +90,21 @@ impl Tracker {
         Ok(())
     }
 
-    /// Messages were skipped because their identity was committed: every acked message with an identity that was first
-    /// seen at `since` or later may be one of them.
+    /// Every call removes what retention keeps no longer, if the log takes the records; but a start does not, nor does
+    /// the call that changes the retention.
+    fn check_retention<F: Faults>(&self, pipeline: &Pipeline<F>) -> Verdict {
+        if self.observed_at.is_none() || pipeline.broker().is_stalled() || self.is_cut_short(pipeline) {
+            return Ok(());
+        }
+        let state = pipeline.state();
+        for topic in state.topics() {
+            let is_known = self.retention.get(&topic.id()).is_some_and(|(before, _)| *before == topic.retention());
+            let mut partitions = topic.partitions().filter(|_| is_known);
+            partitions.try_for_each(|(id, at)| check_retained(&PartitionView::new(topic, id, at)))?;
+        }
+        retained_within_bound(state, &self.limits)
+    }
+
     /// Whether calls handle so little in this world that the last one left something to the next.
     pub(super) fn is_cut_short<F: Faults>(&self, pipeline: &Pipeline<F>) -> bool {
         let broker = pipeline.broker();
@@ -95,6 +112,8 @@ impl Tracker {
             && broker.next_change().is_some_and(|at| broker.time_at(at) <= broker.now())
     }
 
+    /// Messages were skipped because their identity was committed: every acked message with an identity that was first
+    /// seen at `since` or later may be one of them.
     fn note_skips(&mut self, state: &State, since: Lsn) {
         for ((topic, group), model) in &mut self.groups {
             let (Some(topic_model), Some(topic)) = (self.topics.get(topic), state.topic(*topic)) else { continue };
