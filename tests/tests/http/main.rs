@@ -6,6 +6,7 @@ mod batch;
 mod clock;
 mod complete;
 mod consume;
+mod damaged_payloads;
 mod dead_letters;
 mod descriptors;
 mod durability;
