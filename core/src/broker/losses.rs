@@ -88,6 +88,12 @@ impl<F: Faults> Broker<F> {
         let is_leased = self
             .delivery_state(message_ref)
             .is_some_and(|delivery| delivery.token == dropped.token && delivery.leased_until().is_some());
-        if is_lost && is_leased { self.exceed_deadline(message_ref, log) } else { Ok(()) }
+        if !is_lost || !is_leased {
+            return Ok(());
+        }
+        self.index.leases.end_undelivered(*message_ref);
+        let ended = self.exceed_deadline(message_ref, log);
+        self.index.leases.end_done();
+        ended
     }
 }

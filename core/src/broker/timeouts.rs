@@ -95,7 +95,7 @@ impl<F: Faults> Broker<F> {
             .expect("timers of an ended lease are cancelled");
         let is_oldest = !self.limits.adaptive_credit || self.index.is_oldest_unanswered(message_ref);
         let failure = Failure::Expiry { counts: self.faults.expiry_counts(is_oldest) };
-        self.index.leases.set_expiring(Some(*message_ref));
+        self.index.leases.end_by_expiry(*message_ref);
         let expired = match after_failure(&self.state, message_ref, delivery, self.now, failure) {
             FailureVerdict::Retry { not_before } => {
                 self.commit_or_refuse(Event::Expired { message_ref: *message_ref, not_before }, SpaceClass::Churn, log)
@@ -106,7 +106,7 @@ impl<F: Faults> Broker<F> {
                 self.commit_or_refuse(event, SpaceClass::Drain, log)
             }
         };
-        self.index.leases.set_expiring(None);
+        self.index.leases.end_done();
         expired.inspect(|()| self.counters.expired += 1)
     }
 

@@ -62,8 +62,8 @@ pub(crate) struct Leases {
     /// The unanswered deliveries of streams that ended, until their last lease ends, and of earlier boots.
     pub(crate) ended_streams: BTreeMap<ConsumerId, Unanswered>,
     next_order: DeliveryOrder,
-    /// The message whose lease expires with the record that is applied next.
-    expiring: Option<MessageRef>,
+    /// The message whose lease the broker itself ends with the record that is applied next, and why.
+    ending: Option<(MessageRef, EndedBy)>,
 }
 
 #[derive(Clone, Debug)]
@@ -113,13 +113,23 @@ impl Leases {
         }
     }
 
-    /// Announces that the lease of `message_ref` expires with the next record, or that it did not.
-    pub(crate) fn set_expiring(&mut self, message_ref: Option<MessageRef>) {
-        self.expiring = message_ref;
+    /// The records that follow end the lease of this message, since its time is over, until [`Leases::end_done`].
+    pub(crate) fn end_by_expiry(&mut self, message_ref: MessageRef) {
+        self.ending = Some((message_ref, EndedBy::Expiry));
     }
 
-    pub(super) fn is_expiring(&self, message_ref: &MessageRef) -> bool {
-        self.expiring.as_ref() == Some(message_ref)
+    /// As [`Leases::end_by_expiry`], but the consumer never got the delivery.
+    pub(crate) fn end_undelivered(&mut self, message_ref: MessageRef) {
+        self.ending = Some((message_ref, EndedBy::Other));
+    }
+
+    pub(crate) fn end_done(&mut self) {
+        self.ending = None;
+    }
+
+    /// What ends the lease of a message that is dead-lettered.
+    pub(super) fn ended_by(&self, message_ref: &MessageRef) -> EndedBy {
+        self.ending.as_ref().filter(|(ending, _)| ending == message_ref).map_or(EndedBy::Answer, |(_, by)| *by)
     }
 }
 

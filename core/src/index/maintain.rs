@@ -50,8 +50,7 @@ impl Index {
             Event::DeadLettered { message_ref, reason, .. } => {
                 let leased = delivery(state, message_ref).is_some_and(|delivery| delivery.leased_until().is_some());
                 let by = match leased {
-                    true if self.leases.is_expiring(message_ref) => EndedBy::Expiry,
-                    true => EndedBy::Answer,
+                    true => self.leases.ended_by(message_ref),
                     // A worker said so after its lease had ended.
                     false if *reason == DeadReason::NonRetryable => EndedBy::Answer,
                     false => EndedBy::Other,

@@ -78,6 +78,7 @@ impl Disk {
                 self.unreadable = Some((file, range.start as u64..range.end as u64));
                 let content = self.content_number(file).ok()?;
                 let (written, platter) = (Vec::new(), Vec::new());
+                self.injuries.retain(|injury| !injury.is_unreadable());
                 self.injuries.push(Injury::new(content, range.clone(), damage, written, platter));
                 Some((file, range))
             }

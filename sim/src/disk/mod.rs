@@ -131,6 +131,7 @@ pub struct Disk {
     changes_left: Option<u32>,
     /// The fault of the next change.
     fault: Option<IoFault>,
+    /// One sector at most: the last one that was damaged so.
     unreadable: Option<(FileId, Range<u64>)>,
     /// Damage that was not undone, in order.
     injuries: Vec<Injury>,
