@@ -140,7 +140,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let Some(broker) = self.broker.as_ref().filter(|broker| broker.failure().is_none()) else { return Ok(()) };
         let stall_end = self.clock().mono.after(Millis(STALL_MS));
         if let Some(due) = self.oracle.as_ref().and_then(Oracle::next_due) {
-            timers_are_set(due, broker.poll_timeout())?;
+            // The clock of the oracle stands still while a read fails.
+            timers_are_set(due.max(self.clock().mono), broker.poll_timeout())?;
         }
         self.check_index()?;
         if broker.broker().held_len() == 0 && broker.synced().lsn >= broker.broker().appended() {

@@ -107,7 +107,7 @@ impl Tracker {
             model.starts.push((pending.before, pending.after, start));
         }
         self.note_uncertain_turns(&pending);
-        self.note_unseen_answer(&pending);
+        self.note_unseen_answer(pipeline.state(), &pending);
         self.note_produced(&pending.command);
         self.note_grant_delivery(pipeline.state(), &pending.command);
         if let Command::Seek(Seek { topic, group, .. }) = &pending.command {

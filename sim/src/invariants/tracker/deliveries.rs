@@ -2,9 +2,10 @@
 
 use driftq_core::command::TokenClaim;
 use driftq_core::reply::Delivery;
+use driftq_core::state::State;
 use driftq_core::types::*;
 
-use super::model::{DeliveryContext, GroupModel, PendingCommand, SeenDelivery};
+use super::model::{DeliveryContext, GroupModel, PendingCommand, SeenDelivery, StoredMessage};
 use super::names::claim;
 use super::state::Tracker;
 use crate::coverage::Point;
@@ -94,7 +95,7 @@ impl Tracker {
 
 impl Tracker {
     /// After a decision: an answer without a token may be to a delivery that no client has seen yet, nor will.
-    pub(super) fn note_unseen_answer(&mut self, pending: &PendingCommand) {
+    pub(super) fn note_unseen_answer(&mut self, state: &State, pending: &PendingCommand) {
         let claim = claim(&pending.command).filter(|claim| claim.token == TokenClaim::Absent);
         let (Some(topic), Some(group)) = (pending.topic, pending.group) else { return };
         let Some(model) = self.groups.get_mut(&(topic, group)) else { return };
@@ -103,7 +104,8 @@ impl Tracker {
             if let Some(known) = known {
                 *model.could_see.entry((known.partition, known.position)).or_default() += 1;
             }
-            model.answered_unseen.insert(offset);
+            let newest = known.and_then(|known| newest_token(state, (topic, group), known));
+            model.answered_unseen.insert(offset, newest);
             match model.seen.get_mut(&offset) {
                 Some(seen) => (seen.crashed, seen.is_uncertain) = (true, true),
                 None => model.crashed = true,
@@ -138,7 +140,12 @@ impl GroupModel {
         let continued = before.as_ref().filter(|seen| seen.consumer == context.consumer).map(|seen| seen.since_token);
         let is_unknown =
             before.as_ref().map_or(self.crashed, |seen| seen.is_unknown || seen.is_uncertain || seen.crashed);
-        let is_uncertain = self.answered_unseen.remove(&delivery.offset);
+        let answered = self.answered_unseen.get(&delivery.offset).copied();
+        let is_uncertain = answered.is_some();
+        let is_newer_answered = answered.flatten().is_some_and(|newest| delivery.token < newest);
+        if !is_newer_answered {
+            self.answered_unseen.remove(&delivery.offset);
+        }
         // The delivery may have waited for bytes while its lease was extended without a token.
         let extended = before.as_ref().filter(|seen| is_uncertain && seen.is_extended).map(|seen| seen.runs_until);
         let runs_until = delivery.lease_until.max(now.after(context.stream.lease));
@@ -161,8 +168,15 @@ impl GroupModel {
             is_non_retryable: false,
             is_unknown,
             is_uncertain,
-            crashed: false,
+            // The answer may be to a newer delivery, which never leaves.
+            crashed: is_newer_answered,
         };
         self.seen.insert(delivery.offset, seen);
     }
+}
+
+/// The token of the newest delivery of a message to a group.
+fn newest_token(state: &State, (topic, group): (TopicId, GroupId), message: &StoredMessage) -> Option<LeaseToken> {
+    let progress = state.topic(topic)?.group(group)?.progress(message.partition)?;
+    progress.delivery(message.position).map(|delivery| delivery.token)
 }

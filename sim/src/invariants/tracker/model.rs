@@ -245,8 +245,9 @@ pub(crate) struct GroupModel {
     pub(crate) last_delivered: BTreeMap<OrderKey, Timestamp>,
     /// A crash happened since, and some deliveries may not have been observed.
     pub(crate) crashed: bool,
-    /// Messages that were answered without a token: maybe a delivery that leaves later.
-    pub(crate) answered_unseen: BTreeSet<Offset>,
+    /// Messages that were answered without a token, maybe a delivery that leaves later, or never; each with its newest
+    /// delivery then.
+    pub(crate) answered_unseen: BTreeMap<Offset, Option<LeaseToken>>,
     /// How many deliveries of each message clients could have seen.
     pub(crate) could_see: BTreeMap<(PartitionId, Position), u32>,
     /// Messages that were delivered, and that were dead-lettered, before the last seek.
@@ -276,7 +277,7 @@ impl GroupModel {
             last_delivered,
             withdrawn: BTreeSet::new(),
             crashed: false,
-            answered_unseen: BTreeSet::new(),
+            answered_unseen: BTreeMap::new(),
             could_see: BTreeMap::new(),
             seen_before_seek: BTreeSet::new(),
             dead_before_seek: BTreeSet::new(),

@@ -35,20 +35,21 @@ impl Tracker {
     /// since may still disagree with it.
     pub(crate) fn observe_state<F: Faults>(&mut self, pipeline: &Pipeline<F>) -> Verdict {
         let is_new = self.observed_at != Some(pipeline.broker().appended());
-        if std::mem::take(&mut self.retention_is_unchecked) || is_new {
-            self.check_retention(pipeline)?;
+        if std::mem::take(&mut self.retention_is_unchecked) && !is_new && self.removes(pipeline) {
+            self.check_retention(pipeline.state())?;
         }
-        self.observe(pipeline)
+        let removes = self.removes(pipeline);
+        self.observe(pipeline, removes)
     }
 
     /// Observes and checks the state after a read that has found damage. It removes nothing that retention keeps no
     /// longer; the next call does.
     pub(crate) fn observe_losses<F: Faults>(&mut self, pipeline: &Pipeline<F>) -> Verdict {
         self.retention_is_unchecked = true;
-        self.observe(pipeline)
+        self.observe(pipeline, false)
     }
 
-    fn observe<F: Faults>(&mut self, pipeline: &Pipeline<F>) -> Verdict {
+    fn observe<F: Faults>(&mut self, pipeline: &Pipeline<F>, removes: bool) -> Verdict {
         let (state, lsn) = (pipeline.state(), pipeline.broker().appended());
         let is_new = self.observed_at != Some(lsn);
         if is_new {
@@ -56,10 +57,18 @@ impl Tracker {
             self.add_models(state, lsn);
             self.note_deleted_groups(state, lsn);
             for topic in state.topics() {
+                let checks_retained = removes && self.knows_retention(topic);
                 for (id, partition) in topic.partitions() {
-                    check_partition(&PartitionView::new(topic, id, partition), (&self.limits, self.boot))?;
+                    let partition_view = PartitionView::new(topic, id, partition);
+                    check_partition(&partition_view, (&self.limits, self.boot))?;
+                    if checks_retained {
+                        check_retained(&partition_view)?;
+                    }
                     self.observe_partition(pipeline, topic, (id, partition), lsn)?;
                 }
+            }
+            if removes {
+                retained_within_bound(state, &self.limits)?;
             }
         }
         let skips = pipeline.broker().counters().skipped;
@@ -90,16 +99,19 @@ impl Tracker {
         Ok(())
     }
 
-    /// Every call removes what retention keeps no longer, if the log takes the records; but a start does not, nor does
-    /// the call that changes the retention.
-    fn check_retention<F: Faults>(&self, pipeline: &Pipeline<F>) -> Verdict {
-        if self.observed_at.is_none() || pipeline.broker().is_stalled() || self.is_cut_short(pipeline) {
-            return Ok(());
-        }
-        let state = pipeline.state();
-        for topic in state.topics() {
-            let is_known = self.retention.get(&topic.id()).is_some_and(|(before, _)| *before == topic.retention());
-            let mut partitions = topic.partitions().filter(|_| is_known);
+    /// Whether the call has removed what retention keeps no longer: if the log takes the records; but a start does not.
+    fn removes<F: Faults>(&self, pipeline: &Pipeline<F>) -> bool {
+        self.observed_at.is_some() && !pipeline.broker().is_stalled() && !self.is_cut_short(pipeline)
+    }
+
+    /// Not after the call that has changed it, which removes nothing.
+    fn knows_retention(&self, topic: &Topic) -> bool {
+        self.retention.get(&topic.id()).is_some_and(|(before, _)| *before == topic.retention())
+    }
+
+    fn check_retention(&self, state: &State) -> Verdict {
+        for topic in state.topics().filter(|topic| self.knows_retention(topic)) {
+            let mut partitions = topic.partitions();
             partitions.try_for_each(|(id, at)| check_retained(&PartitionView::new(topic, id, at)))?;
         }
         retained_within_bound(state, &self.limits)
