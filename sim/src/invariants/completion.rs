@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn partial_step_is_a_violation() {
-        let complete = StepEvidence { done: true, ended: Some(true), missing: 0, stored: 2 };
+        let complete = StepEvidence { done: true, ended: Some(true), grant: None, missing: 0, stored: 2 };
         holds(step_is_atomic(complete));
         holds(step_is_atomic(StepEvidence { ended: None, ..complete }));
         violates(catalog::STEP_IS_ATOMIC, step_is_atomic(StepEvidence { done: false, ..complete }));

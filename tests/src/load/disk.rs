@@ -4,6 +4,9 @@ use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::load::error::Result;
@@ -50,6 +53,45 @@ impl SyncProbe {
     pub(crate) fn p50(mut self) -> Option<Duration> {
         self.times.sort_unstable();
         self.times.get(self.times.len() / 2).copied()
+    }
+
+    /// Takes samples at this interval on a thread of its own.
+    pub(crate) fn sample_every(mut self, interval: Duration) -> SyncSampler {
+        let stop = Arc::new(AtomicBool::new(false));
+        let is_stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            while !is_stopped.load(Ordering::Relaxed) {
+                self.sample(1).map_err(|error| error.to_string())?;
+                thread::sleep(interval);
+            }
+            Ok(self)
+        });
+        SyncSampler { stop, thread: Some(thread) }
+    }
+}
+
+/// Samples the cost of a sync beside other work, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct SyncSampler {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Sampled>>,
+}
+
+type Sampled = std::result::Result<SyncProbe, String>;
+
+impl SyncSampler {
+    /// Ends, and returns all samples.
+    pub(crate) fn finish(mut self) -> Result<Vec<Duration>> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().ok_or("it is finished once")?;
+        let probe = thread.join().map_err(|_| "the thread that samples syncs panicked")??;
+        Ok(probe.times)
+    }
+}
+
+impl Drop for SyncSampler {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
     }
 }
 
@@ -147,6 +189,14 @@ mod tests {
         assert_eq!(probe.times.len(), BLOCKS + 2);
         assert!(probe.file.metadata().is_ok_and(|file| file.len() == (BLOCKS * BLOCK.len()) as u64));
         assert!(probe.p50().is_some());
+    }
+
+    #[test]
+    fn sampler_samples_until_it_is_finished() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let sampler = SyncProbe::new(folder.path()).expect("a probe").sample_every(Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(20));
+        assert!(!sampler.finish().expect("samples").is_empty());
     }
 
     #[test]

@@ -152,6 +152,13 @@ impl Stats {
     }
 }
 
+/// The quantiles of these times as one line of text.
+pub(crate) fn latencies_of(times: &[Duration]) -> String {
+    let mut stats = Stats::default();
+    times.iter().for_each(|time| stats.record(*time));
+    stats.latencies()
+}
+
 fn latencies(nanos: &Histogram<u64>) -> String {
     let at = |quantile| time(Duration::from_nanos(nanos.value_at_quantile(quantile)));
     let max = time(Duration::from_nanos(nanos.max()));

@@ -36,7 +36,8 @@ impl Tracker {
             Some(_) => effect.status == EffectStatus::FailedFinal && (!effect.committed || may_be_done),
         };
         let ended = effect.map(|effect| effect.is_some_and(has_ended));
-        Some(StepEvidence { done, ended, missing: 0, stored: 0 })
+        let grant = effect.flatten().and_then(|effect| effect.token);
+        Some(StepEvidence { done, ended, grant, missing: 0, stored: 0 })
     }
 
     pub(super) fn step_replied(&mut self, pending: &PendingCommand, complete: &Complete, reply: &Reply) -> Verdict {
@@ -147,9 +148,10 @@ impl Tracker {
                 // An output with an identity may be a duplicate or skipped, and a deadline may have passed.
                 let plain = |produce: &&Produce| dedupe_key(produce).is_none() && produce.envelope.deadline.is_none();
                 let missing = complete.produce.iter().filter(plain).filter(|produce| !is_stored(produce)).count();
-                // Its effect may have expired since.
+                // Its effect may have expired since, and may have been granted again.
                 let effect = self.identity_at(&torn.command, complete.claim.offset);
-                let is_known = effect.is_some_and(|effect| state.store().get(&effect).is_some());
+                let is_known = effect.is_some_and(|effect| state.store().get(&effect).is_some())
+                    && torn.command.step.is_none_or(|then| then.grant == evidence.grant);
                 let ended = evidence.ended.filter(|_| is_known);
                 step_is_atomic(StepEvidence { ended, missing, stored, ..evidence })?;
             }

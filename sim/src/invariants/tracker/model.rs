@@ -524,6 +524,8 @@ pub(crate) struct StepEvidence {
     pub(crate) done: bool,
     /// The effect of its message is committed with a final outcome; `None` if the message has no identity.
     pub(crate) ended: Option<bool>,
+    /// The newest grant of that effect.
+    pub(crate) grant: Option<LeaseToken>,
     /// How many of its outputs are missing.
     pub(crate) missing: usize,
     /// How many of its outputs are stored.

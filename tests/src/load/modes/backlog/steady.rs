@@ -13,14 +13,14 @@ use super::{at_rest, broker_options, megabytes, print_appended};
 use crate::load::broker::Broker;
 use crate::load::cli::BacklogOptions;
 use crate::load::client::{Checked, Effect, MessageShape};
-use crate::load::disk::Written;
+use crate::load::disk::{SyncSampler, Written};
 use crate::load::drive::{Produces, Shape, Stamp};
 use crate::load::error::Result;
 use crate::load::metrics::{LogCounters, ratio};
 use crate::load::modes::backlog::goals::{Goal, Rows};
 use crate::load::modes::slices::{Pace, Target};
 use crate::load::modes::{FILL_CONNECTIONS, fill_from};
-use crate::load::report::{Failures, Stats, time};
+use crate::load::report::{Failures, Stats, latencies_of, time};
 use crate::numbers::grouped;
 use crate::progress::Progress;
 
@@ -30,6 +30,8 @@ const TOPICS: [(u32, u32); 4] = [(60, 4), (25, 2), (10, 1), (5, 1)];
 const PROBES: (u32, f64) = (4, 500.0);
 /// After each of these the counters are read: did the broker clean or write a snapshot meanwhile?
 const SLICE: Duration = Duration::from_millis(200);
+/// Interval of bare syncs beside the broker's: what the disk itself costs meanwhile.
+const BARE_SYNC_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What was measured.
 struct Figures {
@@ -39,6 +41,8 @@ struct Figures {
     calm: Stats,
     /// Latencies of the others.
     busy: Stats,
+    /// Bare syncs on the same disk, meanwhile.
+    syncs: Vec<Duration>,
     log: LogCounters,
     written: Written,
     failures: Failures,
@@ -111,6 +115,7 @@ async fn drive(options: &BacklogOptions, broker: &Broker, topics: &[String], len
     let (connections, rate) = PROBES;
     let mut probe =
         Target::<Produces>::connect(broker.addr(), &probes, Pace { connections, length, rate: Some(rate) }).await?;
+    let syncs = broker.probe_disk()?.map(|probe| probe.sample_every(BARE_SYNC_INTERVAL));
     let (before, written_before, begun) = (broker.log_counters().await?, broker.written(), Instant::now());
     let mut workers = start_workers(options, broker, topics, begun + length).await?;
 
@@ -126,6 +131,7 @@ async fn drive(options: &BacklogOptions, broker: &Broker, topics: &[String], len
         let growth = now.since(&before).amplification();
         progress.message(&format!("producing and acking: {growth:.2} × the records so far"));
     }
+    let syncs = syncs.map_or_else(|| Ok(Vec::new()), SyncSampler::finish)?;
     let (mut messages, mut failures) = (0, Failures::default());
     while let Some(worker) = workers.join_next().await {
         let worked = worker??;
@@ -138,7 +144,7 @@ async fn drive(options: &BacklogOptions, broker: &Broker, topics: &[String], len
     let took = begun.elapsed();
     let log = broker.log_counters().await?.since(&before);
     let written = broker.written().since(&written_before);
-    Ok(Figures { messages, took, calm, busy, log, written, failures })
+    Ok(Figures { messages, took, calm, busy, syncs, log, written, failures })
 }
 
 async fn start_workers(
@@ -185,6 +191,11 @@ impl Figures {
         println!("produces {}", all.latencies());
         println!("         calm: {} ({} of them)", self.calm.latencies(), grouped(self.calm.responses()));
         println!("         busy: {} ({} of them)", self.busy.latencies(), grouped(self.busy.responses()));
+        println!(
+            "syncs    bare, on the same disk: {} ({} of them)",
+            latencies_of(&self.syncs),
+            grouped(self.syncs.len() as u64)
+        );
     }
 
     fn rows(&self) -> Rows {
