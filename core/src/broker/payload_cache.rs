@@ -5,8 +5,11 @@
 //! blocks whose payloads were all delivered, then the tail of a backlog before its head, then what was read first. The
 //! newest blocks stay longest, since a consumer that keeps up needs them next.
 
+mod entries;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use self::entries::Entries;
 use crate::types::{Body, Lsn, PayloadId};
 
 /// What an entry costs beside its bytes, roughly.
@@ -23,11 +26,12 @@ const USED_UP_BYTES: u64 = 4 << 20;
 pub(super) struct PayloadCache {
     bytes_max: u64,
     bytes: u64,
-    entries: BTreeMap<PayloadId, Entry>,
+    entries: Entries,
+    /// All blocks but the open one.
     blocks: BTreeMap<BlockId, Block>,
     next_block: BlockId,
     /// The block that is being written.
-    open: Option<BlockId>,
+    open: Option<(BlockId, Block)>,
     /// The newest written blocks, oldest first, up to a quarter of the cache.
     recent: VecDeque<BlockId>,
     recent_bytes: u64,
@@ -75,7 +79,7 @@ impl PayloadCache {
         Self {
             bytes_max,
             bytes: 0,
-            entries: BTreeMap::new(),
+            entries: Entries::default(),
             blocks: BTreeMap::new(),
             next_block: BlockId::default(),
             open: None,
@@ -101,7 +105,7 @@ impl PayloadCache {
     }
 
     pub(super) fn get(&mut self, payload: PayloadId) -> Option<Body> {
-        let found = self.entries.get(&payload).map(|entry| entry.body.clone());
+        let found = self.entries.get(payload).map(|entry| entry.body.clone());
         match found {
             Some(_) => self.hits += 1,
             None => self.misses += 1,
@@ -111,25 +115,29 @@ impl PayloadCache {
 
     /// As [`PayloadCache::get`], without counting.
     pub(super) fn peek(&self, payload: PayloadId) -> Option<&Body> {
-        self.entries.get(&payload).map(|entry| &entry.body)
+        self.entries.get(payload).map(|entry| &entry.body)
     }
 
     pub(super) fn contains(&self, payload: PayloadId) -> bool {
-        self.entries.contains_key(&payload)
+        self.entries.get(payload).is_some()
     }
 
     /// A payload was delivered to one of `groups` groups.
     pub(super) fn taken(&mut self, payload: PayloadId, groups: usize) {
-        let Some(entry) = self.entries.get_mut(&payload) else { return };
+        let Some(entry) = self.entries.get_mut(payload) else { return };
         entry.taken = entry.taken.saturating_add(1);
         if entry.is_used_up || (entry.taken as usize) < groups {
             return;
         }
         entry.is_used_up = true;
         let id = entry.block;
+        if let Some((_, open)) = self.open.as_mut().filter(|(open, _)| *open == id) {
+            open.untaken -= 1;
+            return;
+        }
         let block = self.blocks.get_mut(&id).expect("the block of an entry exists");
         block.untaken -= 1;
-        if block.untaken == 0 && self.open != Some(id) {
+        if block.untaken == 0 {
             self.used_up_bytes += block.bytes;
             self.used_up.push_back(id);
         }
@@ -137,36 +145,40 @@ impl PayloadCache {
 
     /// Adds a payload that was just appended to the log. No group takes a result: it does not keep its block.
     pub(super) fn insert_written(&mut self, payload: PayloadId, body: Body, is_result: bool) {
-        let id = *self.open.get_or_insert_with(|| {
-            let id = self.next_block;
-            self.next_block.0 += 1;
-            id
-        });
-        self.add(id, payload, body, is_result);
-        if self.blocks[&id].bytes >= BLOCK_BYTES.min(self.bytes_max / 16) {
+        let (id, mut block) = self.open.take().unwrap_or_else(|| self.new_block());
+        self.add(id, &mut block, payload, body, is_result);
+        let is_full = block.bytes >= BLOCK_BYTES.min(self.bytes_max / 16);
+        self.open = Some((id, block));
+        if is_full {
             self.seal();
         }
     }
 
     /// Adds a payload that was just written again. Nothing waits for it, so it goes first once it is synced.
     pub(super) fn insert_relocated(&mut self, payload: PayloadId, body: Body) {
+        let (id, mut block) = self.new_block();
+        self.add(id, &mut block, payload, body, true);
+        self.used_up_bytes += block.bytes;
+        self.used_up.push_back(id);
+        self.blocks.insert(id, block);
+    }
+
+    fn new_block(&mut self) -> (BlockId, Block) {
         let id = self.next_block;
         self.next_block.0 += 1;
-        self.add(id, payload, body, true);
-        self.used_up_bytes += self.blocks[&id].bytes;
-        self.used_up.push_back(id);
+        (id, Block::default())
     }
 
     /// Ends the block that is being written.
     fn seal(&mut self) {
-        let Some(id) = self.open.take() else { return };
-        let Some(block) = self.blocks.get(&id) else { return };
+        let Some((id, block)) = self.open.take() else { return };
         if block.untaken == 0 {
             self.used_up_bytes += block.bytes;
             self.used_up.push_back(id);
         }
         self.recent_bytes += block.bytes;
         self.recent.push_back(id);
+        self.blocks.insert(id, block);
         while self.recent_bytes > self.bytes_max / 4
             && let Some(oldest) = self.recent.pop_front()
         {
@@ -180,24 +192,25 @@ impl PayloadCache {
     /// Adds the payloads that a read has brought, in the order of the log, each with whether it counts as delivered to
     /// every group. Those that are there stay as they are.
     pub(super) fn insert_read(&mut self, payloads: impl IntoIterator<Item = (PayloadId, Body, bool)>) {
-        let id = self.next_block;
-        self.next_block.0 += 1;
+        let (id, mut block) = self.new_block();
         for (payload, body, is_used_up) in payloads {
-            if !self.entries.contains_key(&payload) {
-                self.add(id, payload, body, is_used_up);
+            if !self.contains(payload) {
+                self.add(id, &mut block, payload, body, is_used_up);
             }
         }
-        let Some(block) = self.blocks.get(&id) else { return };
+        if block.payloads.is_empty() {
+            return;
+        }
         if block.untaken == 0 {
             self.used_up_bytes += block.bytes;
             self.used_up.push_back(id);
         }
         self.read.push_back(id);
+        self.blocks.insert(id, block);
     }
 
-    fn add(&mut self, id: BlockId, payload: PayloadId, body: Body, is_used_up: bool) {
+    fn add(&mut self, id: BlockId, block: &mut Block, payload: PayloadId, body: Body, is_used_up: bool) {
         let bytes = body.encoded_len() + ENTRY_OVERHEAD;
-        let block = self.blocks.entry(id).or_default();
         block.payloads.push(payload);
         block.bytes += bytes;
         block.untaken += usize::from(!is_used_up);
@@ -254,8 +267,6 @@ impl PayloadCache {
             self.recent.remove(at);
             self.recent_bytes -= block.bytes;
         }
-        for payload in block.payloads {
-            self.entries.remove(&payload);
-        }
+        self.entries.remove(id, &block.payloads);
     }
 }

@@ -17,15 +17,18 @@ pub(crate) trait Expires {
 /// A map of entries that expire, oldest first.
 ///
 /// *Oldest* means the first to expire, and among those that expire together the first inserted. Lookups, inserts and
-/// removals are those of a [`CowMap`], twice; a clone shares its entries.
+/// removals are those of a [`CowMap`], twice; a clone shares its entries. The entries in order are read one after the
+/// other, without a lookup.
 #[derive(Clone)]
 pub(crate) struct ExpiringMap<K, V> {
-    /// The value of each key and its serial number in the queue.
-    known: CowMap<K, (V, u64)>,
-    /// The keys, by the time they expire and their serial number.
-    queue: CowMap<(Timestamp, u64), K>,
+    /// The slot of each key in the queue.
+    known: CowMap<K, Slot>,
+    queue: CowMap<Slot, (K, V)>,
     next: u64,
 }
+
+/// A place in the queue: the time at which an entry expires, and its serial number.
+type Slot = (Timestamp, u64);
 
 impl<K, V> ExpiringMap<K, V> {
     /// The number of entries, including expired ones that are not removed yet.
@@ -57,26 +60,24 @@ impl<K, V> ExpiringMap<K, V> {
 impl<K: Clone + Ord, V: Clone + Expires> ExpiringMap<K, V> {
     /// The entries in the order they expire, as far as the queue and the map agree.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.queue.iter().filter_map(|((expires_at, serial), key)| {
-            let (value, of) = self.known.get(key)?;
-            (of == serial && value.expires_at() == *expires_at).then_some((key, value))
+        self.queue.iter().filter_map(|(slot, (key, value))| {
+            (self.known.get(key)? == slot && value.expires_at() == slot.0).then_some((key, value))
         })
     }
 
     /// The value of `key`, unless it has expired at `now`.
     #[must_use]
     pub(crate) fn get(&self, key: &K, now: Timestamp) -> Option<&V> {
-        self.known.get(key).map(|(value, _)| value).filter(|value| now < value.expires_at())
+        let slot = self.known.get(key).filter(|(expires_at, _)| now < *expires_at)?;
+        self.queue.get(slot).map(|(_, value)| value)
     }
 
     /// Adds or replaces the value of `key`, as the newest entry, and returns the previous one.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let expires_at = value.expires_at();
-        self.queue.insert((expires_at, self.next), key.clone());
-        let before = self.known.insert(key, (value, self.next)).map(|(before, serial)| {
-            self.queue.remove(&(before.expires_at(), serial));
-            before
-        });
+        let slot = (value.expires_at(), self.next);
+        self.queue.insert(slot, (key.clone(), value));
+        let before = self.known.insert(key, slot);
+        let before = before.and_then(|before| self.queue.remove(&before)).map(|(_, value)| value);
         self.next += 1;
         debug_assert_eq!(self.known.len(), self.queue.len(), "every key is queued once");
         before
@@ -88,7 +89,7 @@ impl<K: Clone + Ord, V: Clone + Expires> ExpiringMap<K, V> {
             return false;
         }
         for _ in 0..count {
-            let (_, key) = self.queue.pop_first().expect("every key is queued once");
+            let (_, (key, _)) = self.queue.pop_first().expect("every key is queued once");
             self.known.remove(&key);
         }
         true
@@ -97,22 +98,16 @@ impl<K: Clone + Ord, V: Clone + Expires> ExpiringMap<K, V> {
     /// Removes the entries from the key `first` on, in the order of keys, for as long as `holds`.
     pub(crate) fn remove_while(&mut self, first: &K, mut holds: impl FnMut(&K) -> bool) {
         let range = self.known.range_from(first).take_while(|(key, _)| holds(key));
-        let doomed: Vec<_> = range.map(|(key, (value, serial))| (key.clone(), (value.expires_at(), *serial))).collect();
-        for (key, queued) in doomed {
+        let doomed: Vec<_> = range.map(|(key, slot)| (key.clone(), *slot)).collect();
+        for (key, slot) in doomed {
             self.known.remove(&key);
-            self.queue.remove(&queued);
+            self.queue.remove(&slot);
         }
     }
 
     /// The entries, oldest first.
     pub(crate) fn in_order(self) -> impl Iterator<Item = (K, V)> + Clone {
-        let known = self.known;
-        self.queue.into_chunks().flat_map(|chunk| chunk.iter().map(|(_, key)| key.clone()).collect::<Vec<_>>()).map(
-            move |key| {
-                let (value, _) = known.get(&key).expect("every queued key has a value").clone();
-                (key, value)
-            },
-        )
+        { self.queue.into_chunks() }.flat_map(|chunk| chunk.iter().map(|(_, entry)| entry.clone()).collect::<Vec<_>>())
     }
 }
 
@@ -125,17 +120,16 @@ impl<K, V> Default for ExpiringMap<K, V> {
 /// Equal if the entries are, and their order; not how many there were before.
 impl<K: PartialEq, V: PartialEq> PartialEq for ExpiringMap<K, V> {
     fn eq(&self, other: &Self) -> bool {
-        let queued = self.queue.iter().map(|((expires_at, _), key)| (expires_at, key));
-        let values = self.known.iter().map(|(_, (value, _))| value);
-        queued.eq(other.queue.iter().map(|((expires_at, _), key)| (expires_at, key)))
-            && values.eq(other.known.iter().map(|(_, (value, _))| value))
+        let queued = self.queue.iter().map(|((expires_at, _), entry)| (expires_at, entry));
+        queued.eq(other.queue.iter().map(|((expires_at, _), entry)| (expires_at, entry)))
     }
 }
 
 impl<K: Eq, V: Eq> Eq for ExpiringMap<K, V> {}
 
-impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for ExpiringMap<K, V> {
+impl<K: Ord + fmt::Debug, V: fmt::Debug> fmt::Debug for ExpiringMap<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.known.iter().map(|(key, (value, _))| (key, value))).finish()
+        let entries = self.known.iter().filter_map(|(key, slot)| Some((key, &self.queue.get(slot)?.1)));
+        f.debug_map().entries(entries).finish()
     }
 }

@@ -480,10 +480,10 @@ impl Index {
             Some(Phase::Leased { .. }) => unreachable!("every lease is in the index"),
             None => {}
         }
-        let message =
-            topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
-        let Some(message) = message else { return };
-        self.cursor_mut(message_ref).take(message.flags().priority, message_ref.position);
+        let flags =
+            topic.partition(message_ref.partition).and_then(|partition| partition.flags_at(message_ref.position));
+        let Some(flags) = flags else { return };
+        self.cursor_mut(message_ref).take(flags.priority, message_ref.position);
     }
 
     fn withdraw_group(&mut self, state: &State, topic: TopicId, group: GroupId, now: Timestamp) {
@@ -506,23 +506,26 @@ impl Index {
     fn added(&mut self, state: &State, topic: TopicId, partition: PartitionId) {
         let messages = state.topic(topic).and_then(|topic| topic.partition(partition)).expect("a message was stored");
         let newest = Position(messages.next_position().0 - 1);
-        let newest = messages.last_message().filter(|(position, _)| *position == newest);
-        self.enqueue_new(state, (topic, partition), newest);
+        let flags = messages.last_flags().filter(|(position, _)| *position == newest);
+        let scheduled = flags.filter(|(_, flags)| !flags.is_in_turn()).and_then(|_| messages.last_message());
+        self.enqueue_new(state, (topic, partition), scheduled);
     }
 
     /// The message with `offset` was appended to a partition, possibly followed by others.
     fn added_at(&mut self, state: &State, topic: TopicId, partition: PartitionId, offset: Offset) {
         let messages = state.topic(topic).and_then(|topic| topic.partition(partition)).expect("a message was stored");
-        self.enqueue_new(state, (topic, partition), messages.find(offset));
+        let is_in_turn = messages.find_flags(offset).is_none_or(|(_, flags)| flags.is_in_turn());
+        let scheduled = if is_in_turn { None } else { messages.find(offset) };
+        self.enqueue_new(state, (topic, partition), scheduled);
     }
 
     fn enqueue_new(
         &mut self,
         state: &State,
         (topic, partition): (TopicId, PartitionId),
-        new: Option<(Position, Message)>,
+        scheduled: Option<(Position, Message)>,
     ) {
-        if let Some((position, message)) = new {
+        if let Some((position, message)) = scheduled {
             let flags = message.flags();
             if flags.has_deadline {
                 self.watch_deadline(state.topic(topic).expect("a message was stored"), partition, position, &message);

@@ -230,9 +230,9 @@ impl Index {
     /// The retry of a failed message is due: it is ready.
     pub(crate) fn retry(&mut self, state: &State, message_ref: &MessageRef) {
         let topic = state.topic(message_ref.topic).expect("timers of a deleted topic are cancelled");
-        let message =
-            topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
-        let priority = message.expect("timers of an acked message are cancelled").flags().priority;
+        let flags =
+            topic.partition(message_ref.partition).and_then(|partition| partition.flags_at(message_ref.position));
+        let priority = flags.expect("timers of an acked message are cancelled").priority;
         self.cursor_mut(message_ref).requeue(priority, message_ref.position);
         self.offer(message_ref.topic, message_ref.group, message_ref.partition);
     }

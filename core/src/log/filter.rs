@@ -82,18 +82,18 @@ impl MentionFilter {
         (mention >> BLOCK_SHIFT) as usize & self.blocks.len().saturating_sub(1)
     }
 
-    /// The number of blocks that it should be folded to.
-    pub(super) fn blocks_wanted(&self) -> u64 {
-        self.blocks_for(MENTION_BITS)
+    /// The number of blocks that it should be folded to once it has so many mentions.
+    pub(super) fn blocks_wanted(&self, mentions: u64) -> u64 {
+        self.blocks_for(mentions, MENTION_BITS)
     }
 
     /// The least number of blocks that it may be folded to.
     pub(super) fn blocks_least(&self) -> u64 {
-        self.blocks_for(MENTION_BITS_LEAST)
+        self.blocks_for(self.mentions, MENTION_BITS_LEAST)
     }
 
-    fn blocks_for(&self, mention_bits: u64) -> u64 {
-        match self.mentions {
+    fn blocks_for(&self, mentions: u64, mention_bits: u64) -> u64 {
+        match mentions {
             0 => 0,
             mentions => (mentions * mention_bits).div_ceil(BLOCK_BYTES * 8).next_power_of_two(),
         }
@@ -162,7 +162,7 @@ mod tests {
     fn filter_has_no_false_negative_and_few_false_positives_after_folding() {
         for mentions in [1, 20, 26, 1_000, 10_000, 50_000] {
             let filter = filled(1 << 18, mentions);
-            let folded = filter.folded(filter.blocks_wanted());
+            let folded = filter.folded(filter.blocks_wanted(filter.mentions()));
             assert!((0..mentions).all(|number| folded.may_contain(hash(number))), "{mentions}");
             let bits = folded.bits() as f64 / mentions as f64;
             assert!(bits >= 10.0 && (bits < 20.1 || folded.blocks() == 1), "{mentions}: {bits} bits per mention");
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn empty_filter_contains_nothing() {
         let filter = MentionFilter::with_bytes(0);
-        assert_eq!((filter.blocks(), filter.blocks_wanted(), filter.blocks_least()), (1, 0, 0));
+        assert_eq!((filter.blocks(), filter.blocks_wanted(filter.mentions()), filter.blocks_least()), (1, 0, 0));
         assert!(!filter.may_contain(0) && !filter.folded(0).may_contain(hash(1)));
         assert_eq!(MentionFilter::decode(0, &[]), Some(filter.folded(0)));
     }

@@ -28,13 +28,17 @@ const HAS_FILTER: u8 = 2;
 /// Bytes of the length at the end.
 const LENGTH_BYTES: usize = 4;
 
-/// A filter takes at most this fraction of its segment: enough for ten bits per mention if every record is an ack.
-const FILTER_FRACTION: u64 = 32;
+/// A filter takes at most this fraction of its segment: enough for ten bits per mention if all records are deliveries
+/// and their acks. While a segment is written, the filter should not take the whole cache of a processor.
+const FILTER_FRACTION: u64 = 64;
 /// The most bytes of a filter.
 const FILTER_BYTES_MAX: u64 = 4 << 20;
 
 /// The first read of a footer.
 const TAIL_BYTES: u64 = 64 << 10;
+
+/// The most mentions that wait for the filter.
+const WAITING_MAX: usize = 64;
 
 /// The content of a footer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -237,6 +241,9 @@ pub struct FooterBuilder {
     /// The encoded bytes of its entries.
     index_bytes: u64,
     filter: MentionFilter,
+    /// Mentions that are not in the filter yet: together they take a fraction of the time that each takes alone, since
+    /// the processor waits for the memory of several blocks at once.
+    waiting: Vec<u64>,
 }
 
 impl FooterBuilder {
@@ -244,7 +251,7 @@ impl FooterBuilder {
     #[must_use]
     pub fn new(first: IndexEntry, capacity: u64) -> Self {
         let filter = MentionFilter::with_bytes((capacity / FILTER_FRACTION).min(FILTER_BYTES_MAX));
-        Self { index: SegmentIndex::new(first), index_bytes: 0, filter }
+        Self { index: SegmentIndex::new(first), index_bytes: 0, filter, waiting: Vec::with_capacity(WAITING_MAX) }
     }
 
     /// A record stands at `at`; its frame begins at byte `position`.
@@ -259,7 +266,19 @@ impl FooterBuilder {
     /// A record mentions something with this hash.
     #[inline]
     pub fn mention(&mut self, hash: u64) {
-        self.filter.insert(hash);
+        if self.waiting.len() == WAITING_MAX {
+            self.insert_waiting();
+        }
+        self.waiting.push(hash);
+    }
+
+    fn insert_waiting(&mut self) {
+        self.waiting.drain(..).for_each(|hash| self.filter.insert(hash));
+    }
+
+    /// The number of different mentions; those that wait count as different.
+    fn mentions(&self) -> u64 {
+        self.filter.mentions() + self.waiting.len() as u64
     }
 
     /// The index.
@@ -268,26 +287,28 @@ impl FooterBuilder {
         &self.index
     }
 
-    /// The length of the payload with index and filter.
+    /// The length of the payload with index and filter, or somewhat more if something was mentioned repeatedly just
+    /// now.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
-        self.bytes_with(Some(self.filter.blocks_wanted()))
+        self.bytes_with(Some(self.filter.blocks_wanted(self.mentions())))
     }
 
     /// The length of the payload with the index and a filter of so many blocks, if any.
     fn bytes_with(&self, blocks: Option<u64>) -> u64 {
         let index = varint_bytes(self.index.entries().len() as u64 - 1) + self.index_bytes;
-        let filter = blocks
-            .map_or(0, |blocks| varint_bytes(self.filter.mentions()) + varint_bytes(blocks) + blocks * BLOCK_BYTES);
+        let filter =
+            blocks.map_or(0, |blocks| varint_bytes(self.mentions()) + varint_bytes(blocks) + blocks * BLOCK_BYTES);
         1 + index + filter + LENGTH_BYTES as u64
     }
 
     /// The payload of at most `room` bytes. What does not fit is left out: first part of the filter, so that it gives
     /// more false answers, then all of it, then the index.
     #[must_use]
-    pub fn payload(&self, room: u64) -> Vec<u8> {
+    pub fn payload(&mut self, room: u64) -> Vec<u8> {
+        self.insert_waiting();
         let room = room.min(MAX_PAYLOAD_BYTES as u64);
-        let (wanted, least) = (self.filter.blocks_wanted(), self.filter.blocks_least());
+        let (wanted, least) = (self.filter.blocks_wanted(self.mentions()), self.filter.blocks_least());
         let sizes = std::iter::successors(Some(wanted), |blocks| Some(blocks / 2).filter(|half| *half >= least.max(1)));
         let blocks = { sizes }.find(|blocks| self.bytes_with(Some(*blocks)) <= room);
         let content = match blocks {
@@ -343,7 +364,7 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_left_out() {
-        let (builder, extent) = built(2_000, 2 << 20);
+        let (mut builder, extent) = built(2_000, 2 << 20);
         let full = builder.payload_bytes();
         let mut seen = Vec::new();
         for room in (0..full + 3).rev() {
@@ -365,7 +386,7 @@ mod tests {
     #[test]
     fn footer_of_a_tiny_segment_is_tiny() {
         for (records, bytes) in [(0, 8), (1, 40), (12, 40), (25, 45)] {
-            let (builder, extent) = built(records, 8_192);
+            let (mut builder, extent) = built(records, 8_192);
             assert_eq!(builder.payload_bytes(), bytes, "{records} records");
             let payload = builder.payload(1 << 20);
             assert_eq!(SegmentFooter::decode(&payload, &extent).unwrap().encode(), payload);
@@ -374,7 +395,7 @@ mod tests {
 
     #[test]
     fn index_that_does_not_fit_the_segment_is_refused() {
-        let (builder, extent) = built(100, 1 << 20);
+        let (mut builder, extent) = built(100, 1 << 20);
         let payload = builder.payload(u64::MAX);
         assert!(SegmentFooter::decode(&payload, &extent).is_ok());
         let entry = builder.index().entries().last().copied().unwrap();

@@ -9,6 +9,11 @@ use crate::record::{Event, Record};
 use crate::state::View;
 use crate::types::{FrameNumber, Millis, Timestamp};
 
+/// The most that a slice collects from memory piece by piece: remembered keys, effects, and the decision fields of
+/// messages, each in an allocation of its own. They take few bytes each, so without this bound a slice of them would
+/// hold up requests for many milliseconds.
+const SLICE_LOOKUPS_MAX: usize = 256;
+
 /// How long after a full disk, or for want of a descriptor, the creation of a file is retried.
 const RETRY: Millis = Millis(1_000);
 
@@ -311,7 +316,8 @@ impl Maintenance {
 }
 
 impl Draft {
-    /// The ops that write about `slice_bytes` more of the file, and whether these are the last.
+    /// The ops that write about `slice_bytes` more of the file, or less if it takes many lookups, and whether these are
+    /// the last.
     fn slice(&mut self, slice_bytes: usize, faults: &impl Faults) -> (bool, Vec<IoOp>) {
         let file = self.head.draft();
         let mut ops = Vec::new();
@@ -321,11 +327,13 @@ impl Draft {
             SnapshotWriter::begin(&self.head, &mut bytes)
         });
         let mut finished = false;
-        while bytes.len() < slice_bytes {
+        let mut lookups = 0;
+        while bytes.len() < slice_bytes && lookups < SLICE_LOOKUPS_MAX {
             let Some(image) = self.images.next() else {
                 finished = true;
                 break;
             };
+            lookups += image.lookups();
             if faults.counts_payload(&image) {
                 self.live.add(&image, &self.images);
             }

@@ -202,6 +202,14 @@ impl Image {
             other => vec![other],
         }
     }
+
+    /// How much of the state is looked up one by one to encode it.
+    pub(crate) fn lookups(&self) -> usize {
+        match self {
+            Self::Chunk { chunk, .. } => 1 + chunk.fields_len(),
+            _ => 1,
+        }
+    }
 }
 
 /// A run of acked or trimmed positions.

@@ -265,9 +265,9 @@ impl State {
             return Err(Contradiction("lease token of another boot"));
         }
         let topic = self.topic_mut(message_ref.topic)?;
-        let message =
-            topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
-        let offset = message.ok_or(Contradiction("delivery of a message that is not stored"))?.offset;
+        let offset =
+            topic.partition(message_ref.partition).and_then(|partition| partition.offset_at(message_ref.position));
+        let offset = offset.ok_or(Contradiction("delivery of a message that is not stored"))?;
         let progress = progress_mut(topic, message_ref)?;
         if progress.acked.contains(message_ref.position) {
             return Err(Contradiction("delivery of an acked message"));

@@ -1,13 +1,14 @@
 //! A partition: stored and trimmed messages, backlog and retention.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::message::{Message, NewMessage};
 use super::message_map::{MessageChunk, MessageMap};
 use crate::collections::ack_set::AckSet;
 use crate::collections::counts::Counts;
 use crate::collections::cow::CowMap;
-use crate::types::{GroupId, Offset, Position, Retention, Timestamp};
+use crate::types::{DecisionFields, GroupId, MessageFlags, Offset, Position, Retention, Timestamp};
 
 /// A number of messages and their key and value bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +77,26 @@ impl Partition {
         self.messages.find(offset)
     }
 
+    /// The offset of the message at `position`.
+    pub(crate) fn offset_at(&self, position: Position) -> Option<Offset> {
+        self.messages.offset_at(position)
+    }
+
+    /// The flags of the message at `position`.
+    pub(crate) fn flags_at(&self, position: Position) -> Option<MessageFlags> {
+        self.messages.flags_at(position)
+    }
+
+    /// What decisions need of the metadata of the message at `position`.
+    pub(crate) fn fields_at(&self, position: Position) -> Option<&Arc<DecisionFields>> {
+        self.messages.fields_at(position)
+    }
+
+    /// The position and the flags of the message with `offset`.
+    pub(crate) fn find_flags(&self, offset: Offset) -> Option<(Position, MessageFlags)> {
+        self.messages.find_flags(offset)
+    }
+
     /// The first stored message at or after `offset`.
     #[must_use]
     pub(crate) fn first_from_offset(&self, offset: Offset) -> Option<(Position, Message)> {
@@ -97,6 +118,11 @@ impl Partition {
     #[must_use]
     pub fn last_message(&self) -> Option<(Position, Message)> {
         self.messages.last()
+    }
+
+    /// The position and the flags of the last stored message.
+    pub(crate) fn last_flags(&self) -> Option<(Position, MessageFlags)> {
+        self.messages.last_flags()
     }
 
     /// The stored messages from `position` on, in order.

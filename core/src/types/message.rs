@@ -277,4 +277,10 @@ impl MessageFlags {
             has_identity: meta.envelope.identity_key().is_some(),
         }
     }
+
+    /// Whether the message is delivered in its turn: nothing is scheduled for it.
+    #[must_use]
+    pub(crate) fn is_in_turn(&self) -> bool {
+        !self.has_deadline && !self.has_delay && self.priority.level() == 0
+    }
 }

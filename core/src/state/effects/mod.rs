@@ -375,8 +375,8 @@ impl State {
     /// The identity of the effect of a message in its group; `None` if the message has no idempotency key.
     pub(crate) fn identity_at(&self, message_ref: &MessageRef) -> Option<Identity> {
         let topic = self.topics.get(&message_ref.topic)?;
-        let message = topic.partition(message_ref.partition)?.message(message_ref.position)?;
-        let key = message.identity_key()?.clone();
+        let fields = topic.partition(message_ref.partition)?.fields_at(message_ref.position)?;
+        let key = fields.identity_key()?.clone();
         Some(Identity::consumed(topic.name().clone(), topic.group(message_ref.group)?.name().clone(), key))
     }
 

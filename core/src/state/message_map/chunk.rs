@@ -8,7 +8,7 @@ use super::packed::{CHUNK, Packed};
 use super::{ARC_BYTES, Sums, fields_bytes};
 use crate::collections::shared::unshared;
 use crate::state::message::Message;
-use crate::types::{Lsn, Offset, Position, Timestamp};
+use crate::types::{DecisionFields, Lsn, MessageFlags, Offset, Position, Timestamp};
 
 /// An open chunk with at most this capacity is kept when it is emptied.
 const CAPACITY_KEPT: usize = 8;
@@ -100,6 +100,20 @@ impl Chunk {
         match self {
             Self::Open(open) => open.entries[index].1.produced_at,
             Self::Packed(packed) => packed.produced_at(index),
+        }
+    }
+
+    pub(super) fn flags(&self, index: usize) -> MessageFlags {
+        match self {
+            Self::Open(open) => open.entries[index].1.flags,
+            Self::Packed(packed) => packed.flags(index),
+        }
+    }
+
+    pub(super) fn fields(&self, index: usize) -> Option<&Arc<DecisionFields>> {
+        match self {
+            Self::Open(open) => open.entries[index].1.fields(),
+            Self::Packed(packed) => packed.fields(index),
         }
     }
 

@@ -27,7 +27,7 @@ pub(crate) use sealed::{ChunkParts, Piece, SomeOffsets, Stretch};
 
 use super::message::Message;
 use super::partition::Load;
-use crate::types::{DecisionFields, Lsn, Offset, Position, Timestamp};
+use crate::types::{DecisionFields, Lsn, MessageFlags, Offset, Position, Timestamp};
 
 /// The reference counts of an [`Arc`].
 const ARC_BYTES: u64 = 2 * size_of::<usize>() as u64;
@@ -136,6 +136,16 @@ impl MessageMap {
         self.slots.iter().rev().find_map(last)
     }
 
+    /// The position and the flags of the last message, without a copy of it.
+    pub(crate) fn last_flags(&self) -> Option<(Position, MessageFlags)> {
+        if let Some(Slot { chunk: Chunk::Open(open), .. }) = self.slots.back()
+            && let Some((position, message)) = open.entries.back()
+        {
+            return Some((*position, message.flags));
+        }
+        self.last().map(|(position, message)| (position, message.flags))
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Position, Message)> {
         self.iter_from(0, 0)
     }
@@ -155,17 +165,42 @@ impl MessageMap {
     }
 
     pub(crate) fn find(&self, offset: Offset) -> Option<(Position, Message)> {
-        self.first_from_offset(offset).filter(|(_, message)| message.offset == offset)
+        self.locate(offset).map(|(chunk, index)| chunk.entry(index))
+    }
+
+    /// The position and the flags of the message with `offset`.
+    pub(crate) fn find_flags(&self, offset: Offset) -> Option<(Position, MessageFlags)> {
+        self.locate(offset).map(|(chunk, index)| (chunk.position(index), chunk.flags(index)))
+    }
+
+    fn locate(&self, offset: Offset) -> Option<(&Chunk, usize)> {
+        let first = self.first_after(|chunk, index| chunk.offset(index) < offset);
+        first.filter(|(chunk, index)| chunk.offset(*index) == offset)
+    }
+
+    pub(crate) fn offset_at(&self, position: Position) -> Option<Offset> {
+        let chunk = &self.slots[self.slot_of(position)?].chunk;
+        chunk.find(position).map(|index| chunk.offset(index))
+    }
+
+    pub(crate) fn flags_at(&self, position: Position) -> Option<MessageFlags> {
+        let chunk = &self.slots[self.slot_of(position)?].chunk;
+        chunk.find(position).map(|index| chunk.flags(index))
+    }
+
+    pub(crate) fn fields_at(&self, position: Position) -> Option<&Arc<DecisionFields>> {
+        let chunk = &self.slots[self.slot_of(position)?].chunk;
+        chunk.find(position).and_then(|index| chunk.fields(index))
     }
 
     /// The first message at or after `offset`.
     pub(crate) fn first_from_offset(&self, offset: Offset) -> Option<(Position, Message)> {
-        self.first_after(|chunk, index| chunk.offset(index) < offset)
+        self.first_after(|chunk, index| chunk.offset(index) < offset).map(|(chunk, index)| chunk.entry(index))
     }
 
     /// The first message that was produced at or after `time`.
     pub(crate) fn first_from_time(&self, time: Timestamp) -> Option<(Position, Message)> {
-        self.first_after(|chunk, index| chunk.produced_at(index) < time)
+        self.first_after(|chunk, index| chunk.produced_at(index) < time).map(|(chunk, index)| chunk.entry(index))
     }
 
     /// The first position at or after `start` up to which the messages from `start` on, all stored, have at least
@@ -279,16 +314,18 @@ impl MessageMap {
     }
 
     /// The first message that is not `before`, which must hold up to some index and not from there on.
-    fn first_after(&self, before: impl Fn(&Chunk, usize) -> bool) -> Option<(Position, Message)> {
+    fn first_after(&self, before: impl Fn(&Chunk, usize) -> bool) -> Option<(&Chunk, usize)> {
         let all_before = |slot: &Slot| slot.chunk.last().is_some_and(|last| before(&slot.chunk, last));
-        // Queues search near their front.
-        let slot = match self.slots.front() {
-            Some(front) if !all_before(front) => 0,
+        let begins_before = |slot: &Slot| slot.chunk.next(0).is_some_and(|first| before(&slot.chunk, first));
+        // Most searches are near the front of a queue, or for what was just stored.
+        let slot = match (self.slots.front(), self.slots.back()) {
+            (Some(front), _) if !all_before(front) => 0,
+            (_, Some(back)) if begins_before(back) => self.slots.len() - 1,
             _ => self.slots.partition_point(all_before),
         };
         let chunk = &self.slots.get(slot)?.chunk;
         let index = chunk.next(partition_point(0..chunk.end(), |index| before(chunk, index)))?;
-        Some(chunk.entry(index))
+        Some((chunk, index))
     }
 
     /// The messages from `index` of a slot on; both can be one past the end.

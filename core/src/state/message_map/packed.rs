@@ -150,6 +150,21 @@ impl Packed {
         (Position(position), message)
     }
 
+    /// The number of rows with flags or decision fields.
+    pub(super) fn special_len(&self) -> usize {
+        self.special.as_ref().map_or(0, |special| special.len())
+    }
+
+    /// The flags of the message of a row, removed or not.
+    pub(super) fn flags(&self, row: usize) -> MessageFlags {
+        self.special(row).map_or_else(MessageFlags::default, |special| special.flags)
+    }
+
+    /// The decision fields of the message of a row, removed or not.
+    pub(super) fn fields(&self, row: usize) -> Option<&Arc<DecisionFields>> {
+        self.special(row)?.fields.as_ref()
+    }
+
     /// The first row at or above `position`.
     pub(super) fn row_from(&self, position: Position) -> usize {
         let head = self.head();

@@ -121,6 +121,11 @@ impl MessageChunk {
         self.packed.live().len()
     }
 
+    /// The number of messages with decision fields, and perhaps some that are removed.
+    pub(crate) fn fields_len(&self) -> usize {
+        self.packed.special_len()
+    }
+
     /// The least and the greatest LSN to which its messages refer, and perhaps some that are removed.
     #[must_use]
     pub fn lsns(&self) -> (Lsn, Lsn) {

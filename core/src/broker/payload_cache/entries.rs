@@ -1,0 +1,113 @@
+//! The entries of the cache, by payload.
+
+use std::collections::BTreeMap;
+
+use super::{BlockId, Entry};
+use crate::types::PayloadId;
+
+/// The LSNs of a run.
+const RUN_LSNS: u64 = 64;
+
+/// Entries in short sorted runs, each of [`RUN_LSNS`] LSNs: most entries come behind all others, which is one push, and
+/// those of a block are removed together.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Entries {
+    /// No run is empty.
+    runs: BTreeMap<u64, Vec<(PayloadId, Entry)>>,
+}
+
+impl Entries {
+    pub(super) fn get(&self, payload: PayloadId) -> Option<&Entry> {
+        let run = self.runs.get(&run_of(payload))?;
+        find(run, payload).ok().map(|at| &run[at].1)
+    }
+
+    pub(super) fn get_mut(&mut self, payload: PayloadId) -> Option<&mut Entry> {
+        let run = self.runs.get_mut(&run_of(payload))?;
+        find(run, payload).ok().map(|at| &mut run[at].1)
+    }
+
+    /// Adds an entry; one of the same payload is replaced.
+    pub(super) fn insert(&mut self, payload: PayloadId, entry: Entry) {
+        let key = run_of(payload);
+        let run = match self.runs.last_entry() {
+            Some(last) if *last.key() == key => last.into_mut(),
+            last => {
+                // Runs that follow each other are about as long.
+                let capacity = last.map_or(0, |last| last.get().len());
+                self.runs.entry(key).or_insert_with(|| Vec::with_capacity(capacity))
+            }
+        };
+        if run.last().is_none_or(|(last, _)| *last < payload) {
+            run.push((payload, entry));
+            return;
+        }
+        match find(run, payload) {
+            Ok(at) => run[at].1 = entry,
+            Err(at) => run.insert(at, (payload, entry)),
+        }
+    }
+
+    /// Removes the entries of a block, which holds these payloads in this order.
+    pub(super) fn remove(&mut self, block: BlockId, payloads: &[PayloadId]) {
+        for same_run in payloads.chunk_by(|one, next| run_of(*one) == run_of(*next)) {
+            let key = run_of(same_run[0]);
+            let Some(run) = self.runs.get_mut(&key) else { continue };
+            run.retain(|(_, entry)| entry.block != block);
+            if run.is_empty() {
+                self.runs.remove(&key);
+            }
+        }
+    }
+}
+
+fn run_of(payload: PayloadId) -> u64 {
+    payload.lsn.0 / RUN_LSNS
+}
+
+fn find(run: &[(PayloadId, Entry)], payload: PayloadId) -> Result<usize, usize> {
+    run.binary_search_by_key(&payload, |(found, _)| *found)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::types::{Body, Lsn};
+
+    fn entry(block: u64) -> Entry {
+        Entry { body: Body::bare(&[], b"value"), block: BlockId(block), taken: 0, is_used_up: false }
+    }
+
+    proptest! {
+        #[test]
+        fn entries_are_found_until_their_block_is_removed(
+            blocks in prop::collection::vec(prop::collection::btree_set((0_u64..400, 0_u32..3), 0..60), 1..8),
+            removed in prop::collection::vec(any::<bool>(), 8),
+        ) {
+            let (mut entries, mut model) = (Entries::default(), BTreeMap::new());
+            let mut added = Vec::new();
+            for (number, block) in (0..).zip(blocks) {
+                let all = block.into_iter().map(|(lsn, part)| PayloadId { lsn: Lsn(lsn), part });
+                // As in the cache, a payload is in one block only.
+                let payloads: Vec<PayloadId> = all.filter(|payload| entries.get(*payload).is_none()).collect();
+                for payload in &payloads {
+                    entries.insert(*payload, entry(number));
+                    model.insert(*payload, BlockId(number));
+                }
+                added.push(payloads);
+            }
+            for ((number, payloads), _) in (0..).zip(&added).zip(&removed).filter(|(_, is_removed)| **is_removed) {
+                entries.remove(BlockId(number), payloads);
+                model.retain(|_, block| *block != BlockId(number));
+            }
+            for (lsn, part) in (0..400).flat_map(|lsn| (0..3).map(move |part| (lsn, part))) {
+                let payload = PayloadId { lsn: Lsn(lsn), part };
+                prop_assert_eq!(entries.get(payload).map(|entry| entry.block), model.get(&payload).copied());
+                prop_assert_eq!(entries.get_mut(payload).is_some(), model.contains_key(&payload));
+            }
+            prop_assert!(entries.runs.values().all(|run| !run.is_empty() && run.is_sorted_by_key(|(payload, _)| *payload)));
+        }
+    }
+}
