@@ -78,6 +78,8 @@ pub(crate) struct Driver {
     clock: Clock,
     metrics: Rc<Metrics>,
     wake: Arc<Notify>,
+    /// The next iteration is due already.
+    is_woken: Cell<bool>,
     /// `None` until the log is recovered.
     engine: RefCell<Option<Engine>>,
     pending_replies: RefCell<PendingReplies>,
@@ -110,6 +112,7 @@ impl Driver {
             clock,
             metrics,
             wake,
+            is_woken: Cell::new(false),
             engine: RefCell::new(None),
             pending_replies: RefCell::default(),
             streams: RefCell::new(Streams::new(stream_bytes_max)),
@@ -126,7 +129,7 @@ impl Driver {
     /// Starts to accept commands, over a recovered log.
     pub(crate) fn start(&self, pipeline: Pipeline, disk: Disk) {
         *self.engine.borrow_mut() = Some(Engine { pipeline, disk });
-        self.wake.notify_one();
+        self.wake();
     }
 
     /// The clocks of the machine.
@@ -220,9 +223,19 @@ impl Driver {
         true
     }
 
-    /// Decides `command` now; its reply goes to `sink`, with this number.
-    pub(crate) fn ask_into(&self, command: Command, sink: Rc<dyn ReplySink>, number: u64) -> Result<(), Unready> {
-        self.submit(command, Waiter::Sink(sink, number))
+    /// Decides `command` now, which the clocks were a moment ago; its reply goes to `sink`, with this number.
+    pub(crate) fn ask_into(
+        &self,
+        now: Now,
+        command: Command,
+        sink: Rc<dyn ReplySink>,
+        number: u64,
+    ) -> Result<(), Unready> {
+        if let Some(unready) = self.unready() {
+            return Err(unready);
+        }
+        self.decide(now, command, Waiter::Sink(sink, number));
+        Ok(())
     }
 
     /// The next delivery of a stream, as [`Streams::poll_next`].
@@ -233,7 +246,7 @@ impl Driver {
             self.defer(Command::SetPrefetch(SetPrefetch { consumer, prefetch }));
         }
         if streams.has_room() {
-            self.wake.notify_one();
+            self.wake();
         }
         next
     }
@@ -280,6 +293,13 @@ impl Driver {
         self.streams.borrow().len()
     }
 
+    /// Makes the next iteration due. Only the first call since the last one costs something.
+    fn wake(&self) {
+        if !self.is_woken.replace(true) {
+            self.wake.notify_one();
+        }
+    }
+
     /// Drives the broker. Never completes.
     pub(crate) async fn run(self: Rc<Self>) {
         loop {
@@ -303,7 +323,7 @@ impl Driver {
         self.stopped.notify_waiters();
         self.log_room.notify_waiters();
         self.streams.borrow_mut().close_all();
-        self.wake.notify_one();
+        self.wake();
     }
 
     /// Resolves once no further commands are accepted.
@@ -319,7 +339,7 @@ impl Driver {
         if let Some(engine) = self.engine.borrow_mut().as_mut() {
             engine.pipeline.close();
         }
-        self.wake.notify_one();
+        self.wake();
     }
 
     /// Whether [`Driver::close`] is complete, or cannot complete as the log has failed.
@@ -334,6 +354,7 @@ impl Driver {
     fn run_once(&self) -> Option<Timestamp> {
         // A panic would end the driver's task, and no request would ever get a reply.
         let _guard = AbortOnPanic;
+        self.is_woken.set(false);
         let now = self.clock.now();
         let mut streams = self.streams.borrow_mut();
         let mut commands = streams.check_unread(self.broker_time(now));
@@ -355,7 +376,7 @@ impl Driver {
         self.log_notices(&mut engine.pipeline);
         self.log_failure(&engine.pipeline);
         if !self.deferred_commands.borrow().is_empty() {
-            self.wake.notify_one();
+            self.wake();
         }
         let check = self.streams.borrow().next_check().map(|at| engine.pipeline.broker().mono_at(at));
         let check_clock = engine.pipeline.has_wall_timers().then(|| self.check_clock_at.get());
@@ -406,7 +427,7 @@ impl Driver {
                         self.complete_job(&mut engine.pipeline, now, job, result, None);
                         if class == JobClass::Background {
                             // The slices of a snapshot leave time for other tasks.
-                            self.wake.notify_one();
+                            self.wake();
                             break;
                         }
                     }
@@ -419,7 +440,7 @@ impl Driver {
                 Disk::Volatile(storage) => {
                     let result = read.perform(storage);
                     engine.pipeline.complete_read(now, &read, result);
-                    self.wake.notify_one();
+                    self.wake();
                 }
             }
         }
@@ -484,30 +505,22 @@ impl Driver {
             return Err(unready);
         }
         let slot = self.pending_replies.borrow_mut().open_slot();
-        self.decide(command, waiter(slot));
+        self.decide(self.clock.now(), command, waiter(slot));
         Ok(slot)
     }
 
-    fn submit(&self, command: Command, waiter: Waiter) -> Result<(), Unready> {
-        if let Some(unready) = self.unready() {
-            return Err(unready);
-        }
-        self.decide(command, waiter);
-        Ok(())
-    }
-
-    fn decide(&self, command: Command, waiter: Waiter) {
+    fn decide(&self, now: Now, command: Command, waiter: Waiter) {
         let mut engine = self.engine.borrow_mut();
         let engine = engine.as_mut().expect("commands are submitted to a started broker only");
         let _guard = AbortOnPanic;
-        let ticket = engine.pipeline.handle(self.clock.now(), command);
+        let ticket = engine.pipeline.handle(now, command);
         self.pending_replies.borrow_mut().register(ticket, waiter);
-        self.wake.notify_one();
+        self.wake();
     }
 
     fn defer(&self, command: Command) {
         self.deferred_commands.borrow_mut().push_back(command);
-        self.wake.notify_one();
+        self.wake();
     }
 
     fn submit_deferred(&self) {
@@ -522,7 +535,7 @@ impl Driver {
                 }
                 _ => Waiter::Discard,
             };
-            self.decide(command, waiter);
+            self.decide(self.clock.now(), command, waiter);
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use driftq_core::command::{Ack, Begin, Complete, Produce};
-use driftq_core::types::{TopicName, WallClock};
+use driftq_core::types::{Now, TopicName, WallClock};
 use driftq_core::{Command, Request};
 use hyper::StatusCode;
 
@@ -76,6 +76,8 @@ pub(crate) struct BatchBody {
     names: Rc<ConnectionNames>,
     /// Received and not yet split into lines.
     chunk: Bytes,
+    /// When it was received: the clocks are read once for all its lines.
+    now: Now,
     /// The beginning of a line whose end is not yet received.
     partial: Vec<u8>,
     /// Its memory.
@@ -122,6 +124,7 @@ impl BatchBody {
             body: Some(body),
             names,
             chunk: Bytes::new(),
+            now: Now::default(),
             partial: Vec::new(),
             partial_bytes,
             is_skipping: false,
@@ -170,6 +173,7 @@ impl BatchBody {
 
     /// Submits lines until the body, the router or a limit must be waited for.
     fn submit_lines(&mut self, context: &mut Context<'_>) {
+        self.now = self.api.driver.now();
         self.poll_routing(context);
         loop {
             if self.responses.is_full() || self.is_routing_full() {
@@ -200,7 +204,7 @@ impl BatchBody {
             }
             match body.poll_chunk(context) {
                 Poll::Pending => return,
-                Poll::Ready(Ok(Some(data))) => self.chunk = data,
+                Poll::Ready(Ok(Some(data))) => (self.chunk, self.now) = (data, self.api.driver.now()),
                 Poll::Ready(Ok(None)) => {
                     self.body = None;
                     self.is_ending = true;
@@ -408,7 +412,7 @@ impl BatchBody {
     fn submit(&self, command: Command, pending: Pending) {
         let sink: Rc<dyn ReplySink> = Rc::clone(&self.responses) as _;
         let number = self.responses.inner.borrow().next_number();
-        match self.api.driver.ask_into(command, sink, number) {
+        match self.api.driver.ask_into(self.now, command, sink, number) {
             Ok(()) => self.responses.inner.borrow_mut().pending.push_back(pending),
             Err(unready) => self.add_refusal(&unready.into()),
         }
