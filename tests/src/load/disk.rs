@@ -60,11 +60,14 @@ impl SyncProbe {
         let stop = Arc::new(AtomicBool::new(false));
         let is_stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
-            while !is_stopped.load(Ordering::Relaxed) {
+            // At least one sample, however soon it is stopped.
+            loop {
                 self.sample(1).map_err(|error| error.to_string())?;
+                if is_stopped.load(Ordering::Relaxed) {
+                    return Ok(self);
+                }
                 thread::sleep(interval);
             }
-            Ok(self)
         });
         SyncSampler { stop, thread: Some(thread) }
     }
@@ -195,7 +198,6 @@ mod tests {
     fn sampler_samples_until_it_is_finished() {
         let folder = tempfile::tempdir().expect("a folder");
         let sampler = SyncProbe::new(folder.path()).expect("a probe").sample_every(Duration::from_millis(1));
-        thread::sleep(Duration::from_millis(20));
         assert!(!sampler.finish().expect("samples").is_empty());
     }
 
