@@ -152,7 +152,7 @@ mod wire;
 pub use broker::{Broker, Counters, DeadLetterCounts, LogFault, LogRefusal, LogSink, SpaceClass};
 pub use command::Command;
 pub use model::{Model, ModelCommand, ModelOutput};
-pub use pipeline::{Job, JobClass, OpenError, OpenOptions, Pipeline, PipelineConfig, ReadJob};
+pub use pipeline::{Job, JobClass, OpenError, OpenOptions, Pipeline, PipelineConfig, ReadJob, Room};
 pub use reply::{Output, Refusal, Reply};
 pub use request::{BeginReply, Grant, Redriven, Request, TopicCreated};
 pub use types::{Body, Limits};

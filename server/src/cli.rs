@@ -111,7 +111,7 @@ mod tests {
         let command = Cli::command();
         let flags = command.get_arguments().filter(|arg| !arg.is_hide_set());
         let flags: Vec<_> = flags.filter(|arg| !["help", "version"].contains(&arg.get_id().as_str())).collect();
-        assert_eq!(flags.len(), 24);
+        assert_eq!(flags.len(), 25);
         // A variable would empty the log at every restart.
         for flag in flags.into_iter().filter(|flag| flag.get_id() != "reset_wal") {
             let variable = format!("DRIFTQ_{}", flag.get_long().unwrap().to_uppercase().replace('-', "_"));

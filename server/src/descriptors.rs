@@ -13,13 +13,17 @@ use crate::config::Settings;
 /// Descriptors that are not connections of clients: standard streams, listener, event queues, the lock and the folder,
 /// the log's segments and snapshots, and a few to spare for what libraries open for a moment.
 const RESERVED: u64 = 64;
+/// Descriptors of each further reactor: its listener and its event queue.
+const RESERVED_PER_REACTOR: u64 = 8;
 /// Descriptors of a router's webhook: requests in progress and idle connections.
 const RESERVED_FOR_WEBHOOK: u64 = 80;
 
 /// Raises the limit on descriptors to its maximum and lowers `connections_max` to what it leaves, with a warning.
 pub(crate) fn fit(mut settings: Settings) -> Settings {
     let Some(limit) = raise_limit() else { return settings };
-    let reserved = RESERVED + if settings.router.webhook.is_some() { RESERVED_FOR_WEBHOOK } else { 0 };
+    let for_webhook = if settings.router.webhook.is_some() { RESERVED_FOR_WEBHOOK } else { 0 };
+    let for_reactors = (settings.http.reactors as u64).saturating_sub(1).saturating_mul(RESERVED_PER_REACTOR);
+    let reserved = RESERVED.saturating_add(for_webhook).saturating_add(for_reactors);
     let left = connections_within(limit, reserved);
     if left < settings.http.connections_max {
         tracing::warn!(

@@ -2,9 +2,10 @@
 //!
 //! Four families have the names that the specification gives them; all others begin with `driftq_`.
 
-use std::cell::Cell;
 use std::fmt::Write;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use driftq_core::Pipeline;
@@ -17,6 +18,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+
+use crate::reactor_figures::ReactorTotals;
 
 /// Most label sets of one gauge; those beyond are left out and counted.
 const SERIES_MAX: usize = 10_000;
@@ -65,14 +68,14 @@ pub(crate) struct Metrics {
     sync_seconds: Histogram,
     log_bytes: Counter,
     snapshot_bytes: Counter,
-    connections: Rc<Cell<usize>>,
+    connections: Arc<AtomicUsize>,
     connections_refused: Counter,
-    recovery: Cell<Duration>,
+    recovery: OnceLock<Duration>,
 }
 
 impl Metrics {
     /// All counters at zero.
-    pub(crate) fn new() -> Rc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         let (mut specified, mut own) = registries();
         let rejected: Family<Labels<1>, Counter> = Family::default();
         for reason in REJECT_REASONS {
@@ -97,7 +100,7 @@ impl Metrics {
         let snapshot_bytes = Counter::default();
         own.register("snapshot_bytes", "Bytes written to snapshots", snapshot_bytes.clone());
         own.register("connections_refused", "Connections refused beyond the limit", connections_refused.clone());
-        Rc::new(Self {
+        Arc::new(Self {
             specified,
             own,
             rejected,
@@ -108,9 +111,9 @@ impl Metrics {
             sync_seconds,
             log_bytes,
             snapshot_bytes,
-            connections: Rc::default(),
+            connections: Arc::default(),
             connections_refused,
-            recovery: Cell::default(),
+            recovery: OnceLock::new(),
         })
     }
 
@@ -153,18 +156,21 @@ impl Metrics {
 
     /// Sets the duration of recovery.
     pub(crate) fn set_recovery(&self, took: Duration) {
-        self.recovery.set(took);
+        // A process recovers once.
+        let _ = self.recovery.set(took);
     }
 
-    /// Counts an open connection until the returned guard is dropped.
-    pub(crate) fn open_connection(&self) -> OpenConnection {
-        self.connections.set(self.connections.get() + 1);
-        OpenConnection(Rc::clone(&self.connections))
+    /// Counts an open connection until the returned guard is dropped; `None` if there are `max` already.
+    pub(crate) fn open_connection(&self, max: usize) -> Option<OpenConnection> {
+        // Counted and compared at once: of several reactors that open the last one, one does.
+        let count = |open: usize| (open < max).then_some(open + 1);
+        self.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).ok()?;
+        Some(OpenConnection(Arc::clone(&self.connections)))
     }
 
     /// Number of open connections.
     pub(crate) fn connections(&self) -> usize {
-        self.connections.get()
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// Counts a refused connection.
@@ -172,16 +178,16 @@ impl Metrics {
         self.connections_refused.inc();
     }
 
-    /// All metrics, in the OpenMetrics text format.
-    pub(crate) fn render(&self, broker: &BrokerFigures<'_>) -> String {
+    /// All metrics, in the OpenMetrics text format; those of the pipeline once the log is recovered.
+    pub(crate) fn render(&self, broker: &BrokerFigures, pipeline: Option<&Pipeline>) -> String {
         let (mut specified, mut current) = registries();
-        current.register("connections", "Open connections", gauge(self.connections.get()));
-        current.register("consumer_streams", "Connected streams", gauge(broker.streams));
-        current.register("awaited_replies", "Requests that wait for the sync", gauge(broker.pending_replies));
+        current.register("connections", "Open connections", gauge(self.connections()));
+        current.register("consumer_streams", "Connected streams", gauge(broker.reactors.streams));
+        current.register("awaited_replies", "Requests that wait for the sync", gauge(broker.reactors.pending_replies));
         current.register(
             "recovery_seconds",
             "Duration of the last recovery",
-            ConstGauge::new(self.recovery.get().as_secs_f64()),
+            ConstGauge::new(self.recovery.get().copied().unwrap_or_default().as_secs_f64()),
         );
         current.register(
             "log_sync_pending_seconds",
@@ -197,11 +203,15 @@ impl Metrics {
             ConstCounter::new(memory.bodies_refused),
         );
         current.register("unsent_bytes", "Bytes of responses that clients have not read", gauge(memory.unsent_bytes));
-        current.register("stream_bytes", "Bytes of deliveries not yet taken by a stream", gauge(memory.stream_bytes));
+        current.register(
+            "stream_bytes",
+            "Bytes of deliveries not yet taken by a stream",
+            gauge(broker.reactors.stream_bytes),
+        );
         current.register(
             "deliveries_refused",
             "Deliveries withdrawn because those not yet taken have too many bytes",
-            ConstCounter::new(memory.deliveries_refused),
+            ConstCounter::new(broker.reactors.deliveries_refused),
         );
         current.register(
             "answers_refused",
@@ -213,7 +223,7 @@ impl Metrics {
             "Connections closed because their clients did not read",
             ConstCounter::new(memory.slow_readers_closed),
         );
-        if let Some(pipeline) = broker.pipeline {
+        if let Some(pipeline) = pipeline {
             register_broker(pipeline, &mut specified, &mut current);
             current.register(
                 "clock_ahead_seconds",
@@ -241,10 +251,6 @@ pub(crate) struct MemoryFigures {
     pub(crate) bodies_refused: u64,
     /// Bytes of unsent responses.
     pub(crate) unsent_bytes: usize,
-    /// Bytes of deliveries that streams have not taken.
-    pub(crate) stream_bytes: usize,
-    /// Deliveries that were withdrawn for want of room.
-    pub(crate) deliveries_refused: u64,
     /// Answers that were refused.
     pub(crate) answers_refused: u64,
     /// Connections that were closed because their clients did not read.
@@ -252,12 +258,10 @@ pub(crate) struct MemoryFigures {
 }
 
 /// The broker's side of [`Metrics::render`].
-#[derive(Debug)]
-pub(crate) struct BrokerFigures<'a> {
-    /// Connected streams.
-    pub(crate) streams: usize,
-    /// Replies that wait for the sync.
-    pub(crate) pending_replies: usize,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BrokerFigures {
+    /// What the reactors have under way.
+    pub(crate) reactors: ReactorTotals,
     /// Whether commands are accepted.
     pub(crate) is_ready: bool,
     /// How long the log job in progress has been under way.
@@ -266,8 +270,6 @@ pub(crate) struct BrokerFigures<'a> {
     pub(crate) memory: MemoryFigures,
     /// The clocks of the machine.
     pub(crate) now: Now,
-    /// The pipeline; `None` until the log is recovered.
-    pub(crate) pipeline: Option<&'a Pipeline>,
 }
 
 /// Registries without and with [`PREFIX`].
@@ -438,10 +440,10 @@ fn register_dlq_depths(pipeline: &Pipeline, registry: &mut Registry) {
 
 /// Counts an open connection until dropped.
 #[derive(Debug)]
-pub(crate) struct OpenConnection(Rc<Cell<usize>>);
+pub(crate) struct OpenConnection(Arc<AtomicUsize>);
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -7,8 +7,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::rc::Rc;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use driftq_core::OpenOptions;
@@ -18,17 +18,19 @@ use driftq_core::pipeline::OpenError;
 use driftq_core::types::Now;
 use driftq_core::{Pipeline, PipelineConfig};
 use driftq_files::{DataFolder, FileStorage, FolderError, Prepare, VolatileStorage, fresh_log_id};
-use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::LocalSet;
 
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::descriptors;
-use crate::driver::{Disk, Driver, IoThreads, Use};
-use crate::http::connection::{Stop, listen};
-use crate::http::{Api, Service};
+use crate::driver::{
+    BrokerStatus, Crossing, Disk, DriverParts, IoThreads, RemoteSequencer, Sequencer, SequencerSignal, SequencerThread,
+    Use, Wake,
+};
+use crate::http::Shared;
 use crate::metrics::Metrics;
+use crate::reactor::{self, Phase, Reactor, ReactorParts};
 use crate::signals::{Reload, Signals};
 use crate::wal;
 
@@ -44,9 +46,6 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(50);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Bytes of the first segment that are written with zeros before the broker is ready.
 const FIRST_ZEROS_BYTES: u64 = 8 << 20;
-
-/// Connections that wait to be accepted; the system may limit it further (`net.core.somaxconn`).
-const LISTEN_BACKLOG: u32 = 4_096;
 
 /// Why a broker did not start.
 #[derive(Debug, thiserror::Error)]
@@ -147,29 +146,21 @@ where
     let addr = settings.addr;
     // The folder before the listener: a second broker on the same folder is refused before clients can reach it.
     let source = LogSource::prepare(&settings)?;
-    let listener = bind(addr).map_err(|error| ServeError::Listen { addr, error })?;
-    let bound = listener.local_addr()?;
+    let (bound, listeners) =
+        reactor::bind(addr, settings.http.reactors).map_err(|error| ServeError::Listen { addr, error })?;
     let settings = Settings { addr: bound, ..settings };
-
-    let metrics = Metrics::new();
-    let wake = Arc::new(Notify::new());
-    let stream_bytes_max = settings.http.stream_bytes_max();
-    let driver = Driver::new(Clock::system(), Rc::clone(&metrics), Arc::clone(&wake), stream_bytes_max);
-    let api = Api::new(Rc::clone(&driver), settings.clone(), Rc::clone(&metrics));
-    let request_id_seed = u64::from_le_bytes(fresh_log_id()?.0[..8].try_into().expect("eight of sixteen bytes"));
-    let stop = Rc::new(Stop::default());
-    let listening = tokio::task::spawn_local(listen(listener, Service::new(api, request_id_seed), Rc::clone(&stop)));
+    let mut reactors = Reactors::start(&settings, listeners)?;
     // The one line of a start. The address ends it, so that scripts find it easily.
     let log = if settings.wal { format!("data folder {}", settings.data_dir.display()) } else { "no log".to_owned() };
     tracing::info!("driftqd {}, {log}, listening on http://{bound}", env!("CARGO_PKG_VERSION"));
 
     let began = Instant::now();
-    let recovery = source.recover(&settings, driver.now(), wrap)?;
+    let recovery = source.recover(&settings, reactors.clock.now(), wrap)?;
     let recovered = tokio::select! {
         recovered = recovery => recovered.expect("the recovery thread sends its result")?,
         () = signals.stop() => return Ok(ExitCode::SUCCESS),
     };
-    metrics.set_recovery(began.elapsed());
+    reactors.shared.metrics.set_recovery(began.elapsed());
     recovered.log_summary(began.elapsed());
     let disk = match recovered.storage {
         RecoveredStorage::Files(storage) => {
@@ -177,32 +168,110 @@ where
                 Use::Jobs => wrap(storage.clone()),
                 Use::Reads => wrap(storage.clone().with_reads_by_position()),
             };
-            Disk::Threads(IoThreads::start(open, &wake)?)
+            Disk::Threads(IoThreads::start(open, &reactors.sequencer_wake)?)
         }
         RecoveredStorage::Volatile(storage) => Disk::Volatile(storage),
     };
-    driver.start(recovered.pipeline, disk);
-    warn_of_clock_ahead(driver.clock_ahead_ms());
-    let driving = tokio::task::spawn_local(Rc::clone(&driver).run());
+    warn_of_clock_ahead(recovered.pipeline.broker().clock_ahead_ms(reactors.clock.now()));
+    let _sequencer = reactors.start_sequencer(recovered.pipeline, disk)?;
     tracing::debug!("ready");
 
     signals.stop().await;
     tracing::info!("stopping");
-    stop.stop();
-    let _ = listening.await;
-    shut_down(&driver, &metrics).await;
-    driving.abort();
+    reactors.shut_down().await;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Listens, with a queue for many clients that connect at once.
-fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // A restart may take the address while connections of its predecessor linger.
-    socket.set_reuseaddr(true)?;
-    socket.bind(addr)?;
-    socket.listen(LISTEN_BACKLOG)
+/// The reactors of the process, the first of which is this thread's.
+struct Reactors {
+    clock: Clock,
+    status: Arc<BrokerStatus>,
+    shared: Arc<Shared>,
+    first: Reactor,
+    others: Vec<JoinHandle<()>>,
+    /// Stops the others.
+    phase: watch::Sender<Phase>,
+    /// Wakes the thread that drives the broker.
+    sequencer_wake: Wake,
+    /// The ways to the sequencer's thread; empty if there is one reactor, which drives the broker itself.
+    crossings: Arc<[Arc<Crossing>]>,
+    signal: Arc<SequencerSignal>,
+}
+
+impl Reactors {
+    /// Starts a reactor for each listener.
+    fn start(settings: &Settings, listeners: Vec<std::net::TcpListener>) -> Result<Self, ServeError> {
+        let count = listeners.len();
+        let (clock, status, signal) = (Clock::system(), Arc::new(BrokerStatus::default()), Arc::default());
+        let shared = Shared::new(settings, Metrics::new(), count);
+        let wakes: Vec<_> = (0..count).map(|_| Arc::new(Notify::new())).collect();
+        let crossing = |wake: &Arc<Notify>| Crossing::new(Arc::clone(wake));
+        let crossings: Arc<[_]> = if count > 1 { wakes.iter().map(crossing).collect() } else { Vec::new().into() };
+        let sequencer_wake = match &wakes[..] {
+            [only] => Wake::Reactor(Arc::clone(only)),
+            _ => Wake::Sequencer(Arc::clone(&signal)),
+        };
+        let phase = watch::Sender::new(Phase::default());
+        let mut first = None;
+        let mut others = Vec::new();
+        for (index, (listener, wake)) in listeners.into_iter().zip(wakes).enumerate() {
+            let remote =
+                || RemoteSequencer { reactor: index, crossings: Arc::clone(&crossings), signal: Arc::clone(&signal) };
+            let parts = ReactorParts {
+                listener,
+                settings: settings.clone(),
+                shared: Arc::clone(&shared),
+                driver: DriverParts {
+                    clock: clock.clone(),
+                    status: Arc::clone(&status),
+                    figures: Arc::clone(&shared.reactors[index]),
+                    wake,
+                    stream_bytes_max: settings.http.stream_bytes_max() / count,
+                    sequencer: (count > 1).then(remote),
+                },
+                request_id_seed: u64::from_le_bytes(fresh_log_id()?.0[..8].try_into().expect("eight of sixteen bytes")),
+            };
+            match first {
+                None => first = Some(Reactor::start(parts)?),
+                Some(_) => others.push(reactor::spawn(parts, phase.subscribe())?),
+            }
+        }
+        let first = first.expect("there is at least one listener");
+        Ok(Self { clock, status, shared, first, others, phase, sequencer_wake, crossings, signal })
+    }
+
+    /// Starts to accept commands, over a recovered log. The thread that decides them ends when it is dropped.
+    fn start_sequencer(&self, pipeline: Pipeline, disk: Disk) -> Result<Option<SequencerThread>, ServeError> {
+        let (metrics, status) = (Arc::clone(&self.shared.metrics), Arc::clone(&self.status));
+        let sequencer = Sequencer::new(pipeline, disk, metrics, Arc::clone(&status));
+        if self.crossings.is_empty() {
+            self.first.driver.start(sequencer);
+            return Ok(None);
+        }
+        let (crossings, signal) = (self.crossings.to_vec(), Arc::clone(&self.signal));
+        Ok(Some(SequencerThread::start(sequencer, self.clock.clone(), status, crossings, signal)?))
+    }
+
+    /// Waits for pending responses and closes the log, each within its timeout.
+    async fn shut_down(&mut self) {
+        let is_drained = |shared: &Shared| {
+            let under_way = shared.reactor_totals();
+            shared.metrics.connections() == 0 || under_way.pending_replies + under_way.streams == 0
+        };
+        self.phase.send_replace(Phase::Draining);
+        self.first.stop_listening().await;
+        self.status.drain();
+        self.first.driver.end_streams();
+        wait_until(DRAIN_TIMEOUT, || is_drained(&self.shared)).await;
+        self.first.driver.close();
+        if !wait_until(CLOSE_TIMEOUT, || self.status.is_closed()).await {
+            tracing::warn!("the log was not closed in time; the next start recovers it");
+        }
+        wait_until(FLUSH_TIMEOUT, || self.shared.metrics.connections() == 0).await;
+        self.phase.send_replace(Phase::Ended);
+        wait_until(FLUSH_TIMEOUT, || self.others.iter().all(JoinHandle::is_finished)).await;
+    }
 }
 
 /// Warns of wall time far ahead of the wall clock: deadlines pass too early until it is mended.
@@ -214,18 +283,6 @@ fn warn_of_clock_ahead(ahead_ms: i64) {
                 wall clock is right, stop the broker and run `driftqd clock rebase`"
         );
     }
-}
-
-/// Waits for pending responses and closes the log, each within its timeout.
-async fn shut_down(driver: &Driver, metrics: &Metrics) {
-    driver.drain();
-    let is_drained = || metrics.connections() == 0 || driver.pending_reply_count() + driver.stream_count() == 0;
-    wait_until(DRAIN_TIMEOUT, is_drained).await;
-    driver.close();
-    if !wait_until(CLOSE_TIMEOUT, || driver.is_closed()).await {
-        tracing::warn!("the log was not closed in time; the next start recovers it");
-    }
-    wait_until(FLUSH_TIMEOUT, || metrics.connections() == 0).await;
 }
 
 /// Waits until `condition` holds. False if it does not within `limit`.

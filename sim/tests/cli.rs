@@ -235,7 +235,7 @@ fn violation_is_explained_with_a_curve_an_action_and_a_slice() {
 fn surviving_planted_bug_is_a_failure() {
     let killed = sim(&["mutants", "--only", "skip-token-check", "--starts", "2", "--survey", "3"]);
     assert_eq!((killed.code, killed.last()), (0, "1 killed, 0 survived"), "{}", killed.out);
-    let one = Effort { seeds: 1, starts: 1, survey: 0 };
+    let one = Effort { seeds: 1, starts: 1, survey: 0, shrinks: false };
     let survivor =
         Fault::ALL.iter().find(|fault| !measure(**fault, one).is_killed()).expect("one seed does not kill all");
     let survived = sim(&["mutants", "--only", survivor.name(), "--seeds", "1", "--starts", "1", "--survey", "0"]);
@@ -249,7 +249,7 @@ fn kill_matrix_is_written_between_the_markers_of_a_document() {
     let (with, without) = (folder.join("with.md"), folder.join("without.md"));
     std::fs::write(&with, "before\n<!-- kill matrix -->\nobsolete\n<!-- /kill matrix -->\nafter\n").expect("a file");
     std::fs::write(&without, "nothing\n").expect("a file");
-    let quick = ["mutants", "--seeds", "1", "--starts", "1", "--survey", "0", "--out"];
+    let quick = ["mutants", "--seeds", "1", "--starts", "1", "--survey", "0", "--no-shrink", "--out"];
     let result = sim(&[&quick[..], &[text(&with)]].concat());
     assert!(result.code < 2, "{} {}", result.out, result.err);
     let written = std::fs::read_to_string(&with).expect("the document");

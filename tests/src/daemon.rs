@@ -3,10 +3,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 pub use rustix::process::Signal;
@@ -20,6 +22,10 @@ const STOP_WITHIN: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(2);
 /// What `driftqd` logs in front of the address it listens on.
 const LISTENING: &str = "listening on http://";
+/// The ports of [`free_addr`]: above the privileged ones, below those that the system chooses by default.
+const PORTS: Range<u16> = 10_000..30_000;
+/// The variable with the number of reactors of every daemon, for a run of all tests with another one than the default.
+const TEST_REACTORS: &str = "DRIFTQ_TEST_REACTORS";
 /// How much of a log an error shows.
 const LOG_TAIL_BYTES: usize = 2_000;
 
@@ -124,6 +130,9 @@ impl Launcher {
         command.args(["--addr", &self.addr.to_string(), "--data-dir"]).arg(&self.data_dir).args(&self.args);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DRIFTQ_")) {
             command.env_remove(name);
+        }
+        if let Some(reactors) = std::env::var_os(TEST_REACTORS) {
+            command.env("DRIFTQ_REACTORS", reactors);
         }
         // Its own process group, so that signals reach a wrapper too.
         command.envs(self.env.iter().cloned()).process_group(0);
@@ -321,12 +330,24 @@ fn tail(log: &str) -> String {
     if text.is_empty() { String::new() } else { format!(". It logged:\n{text}") }
 }
 
-/// A port of the loopback address that was free a moment ago, for daemons that are restarted at the same address.
+/// An address that only the caller uses, also while nothing listens there, for daemons that are restarted at the same
+/// address: its loopback address belongs to this process, and its port is below those that the system chooses for
+/// outgoing connections and for listeners without a fixed port.
+///
+/// Nothing is bound to find it: a child process that is started at the same time would inherit the socket and keep the
+/// address in use until it executes its program.
 ///
 /// # Errors
-/// If there is none.
+/// If this process has used all its addresses.
 pub fn free_addr() -> io::Result<SocketAddr> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    if number >= PORTS.len() as u16 {
+        return Err(io::Error::other("all addresses of this process are used"));
+    }
+    // Process ids have 22 bits.
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    Ok(SocketAddr::from((Ipv4Addr::new(127, 64 + high % 64, middle, low), PORTS.start + number)))
 }
 
 /// The `driftqd` to test: the program that the variable `DRIFTQD` names, or that of this workspace.
@@ -400,6 +421,18 @@ fn is_up_to_date(program: &Path, workspace: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn free_addresses_differ_and_can_be_listened_at() {
+        let (first, second) = (free_addr().expect("an address"), free_addr().expect("an address"));
+        assert_ne!(first, second);
+        for addr in [first, second] {
+            let listener = std::net::TcpListener::bind(addr).expect("nothing else uses it");
+            let client = std::net::TcpStream::connect(addr).expect("it listens");
+            assert_ne!(client.local_addr().expect("its address").ip(), addr.ip(), "no client has the address");
+            drop(listener);
+        }
+    }
 
     #[test]
     fn program_is_up_to_date_until_a_source_changes() {

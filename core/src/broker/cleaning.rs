@@ -22,7 +22,7 @@ impl<F: Faults> Broker<F> {
         now: impl Into<Now>,
         records: &[(Lsn, Record)],
         class: SpaceClass,
-        log: &mut impl LogSink,
+        log: &mut dyn LogSink,
     ) -> Cleaned {
         let mut cleaned = Cleaned::default();
         if self.failure.is_some() || self.closing {

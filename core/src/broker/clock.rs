@@ -62,7 +62,7 @@ impl<F: Faults> Broker<F> {
     ///
     /// # Errors
     /// [`LogRefusal`] if the log has no space for the record.
-    pub fn rebase_wall_clock(&mut self, now: impl Into<Now>, log: &mut impl LogSink) -> Result<(), LogRefusal> {
+    pub fn rebase_wall_clock(&mut self, now: impl Into<Now>, log: &mut dyn LogSink) -> Result<(), LogRefusal> {
         let now = now.into();
         self.now = self.now.max(self.time_at(now.mono));
         let offset = now.wall.offset_from(self.now);
@@ -76,7 +76,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Records an adjustment if wall time and the wall clock differ. If the log refuses it, the next call tries again.
-    pub(super) fn adjust_wall_clock(&mut self, wall: Timestamp, log: &mut impl LogSink) {
+    pub(super) fn adjust_wall_clock(&mut self, wall: Timestamp, log: &mut dyn LogSink) {
         self.check_clock_at = None;
         match check(self.state.wall_clock(), self.now, wall) {
             ClockCheck::InStep => {}

@@ -14,7 +14,7 @@ use crate::types::{Body, DeliveryState, GroupId, LastError, MessageRef, Millis, 
 impl<F: Faults> Broker<F> {
     /// Dispatches ready messages, up to the limit of one call. [`Broker::poll_timeout`] asks for the next call at once,
     /// so that the cost of a call does not grow with the number of consumers that have credit.
-    pub(super) fn dispatch(&mut self, log: &mut impl LogSink) {
+    pub(super) fn dispatch(&mut self, log: &mut dyn LogSink) {
         let mut left = self.limits.work.dispatched_per_call;
         while left > 0
             && self.stalled_until.is_none()
@@ -47,7 +47,7 @@ impl<F: Faults> Broker<F> {
 
     /// Dispatches the next message of a group: delivers it, or dead-letters it if its deadline has passed. Returns
     /// false if the group has none.
-    fn dispatch_next(&mut self, topic: TopicId, group: GroupId, log: &mut impl LogSink) -> Result<bool, Refusal> {
+    fn dispatch_next(&mut self, topic: TopicId, group: GroupId, log: &mut dyn LogSink) -> Result<bool, Refusal> {
         let topic = self.state.topic(topic).expect("work of a deleted topic is removed");
         let next = self.faults.next_dispatch(&mut self.index, topic, group, self.limits.in_flight_max, self.now);
         let Some(next) = next else { return Ok(false) };
@@ -62,7 +62,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Dead-letters a waiting message whose deadline has passed or whose payload is lost.
-    pub(super) fn exceed_deadline(&mut self, message_ref: &MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
+    pub(super) fn exceed_deadline(&mut self, message_ref: &MessageRef, log: &mut dyn LogSink) -> Result<(), Refusal> {
         let topic = self.state.topic(message_ref.topic).expect("a waiting message is in a topic");
         let message = message(topic, message_ref);
         let last_error = || {
@@ -75,7 +75,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Leases a message to a consumer.
-    fn deliver(&mut self, next: NextDispatch, message: Message, log: &mut impl LogSink) -> Result<(), Refusal> {
+    fn deliver(&mut self, next: NextDispatch, message: Message, log: &mut dyn LogSink) -> Result<(), Refusal> {
         let NextDispatch { message_ref, consumer, .. } = next;
         let connected = &self.index.consumers[&consumer];
         let (owner, until) = (connected.owner.clone(), self.now.after(connected.lease));

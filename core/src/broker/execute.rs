@@ -21,7 +21,7 @@ const FREED_SHARE: u64 = 1_024;
 
 impl<F: Faults> Broker<F> {
     // One arm per command: an exhaustive match in one place shows how each is decided and which space it may use.
-    pub(super) fn execute(&mut self, command: Command, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+    pub(super) fn execute(&mut self, command: Command, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
         match command {
             Command::Produce(mut request) => {
                 let decision = produce::produce(&self.context(), &mut request);
@@ -132,7 +132,7 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    fn complete(&mut self, mut request: Box<Complete>, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+    fn complete(&mut self, mut request: Box<Complete>, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
         let decision = complete::complete(&self.context(), &mut request);
         let decision = decision.inspect_err(|refusal| self.index_refusal(refusal))?;
         let class = match &decision.event {
@@ -151,7 +151,7 @@ impl<F: Faults> Broker<F> {
 
     /// Forgets the oldest winners beyond the limit. If the log refuses the record, a later call retries it.
     #[inline]
-    pub(super) fn limit_winners(&mut self, log: &mut impl LogSink) {
+    pub(super) fn limit_winners(&mut self, log: &mut dyn LogSink) {
         let excess = self.excess_winners();
         if excess > 0 && self.stalled_until.is_none() {
             self.forget_winners(excess, log);
@@ -159,7 +159,7 @@ impl<F: Faults> Broker<F> {
     }
 
     #[cold]
-    fn forget_winners(&mut self, excess: u64, log: &mut impl LogSink) {
+    fn forget_winners(&mut self, excess: u64, log: &mut dyn LogSink) {
         let count = excess.max((self.limits.completions_max as u64).div_ceil(FREED_SHARE));
         if self.commit(Event::WinnersExpired { count }, SpaceClass::Drain, log).is_err() {
             self.stall();
@@ -171,7 +171,7 @@ impl<F: Faults> Broker<F> {
         self.state.winners().len().saturating_sub(self.limits.completions_max) as u64
     }
 
-    pub(super) fn execute_store(&mut self, command: &StoreCommand, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+    pub(super) fn execute_store(&mut self, command: &StoreCommand, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
         let token = self.next_token();
         let (class, is_begin) = match command {
             StoreCommand::Begin(_) => (SpaceClass::Growth, true),
@@ -195,7 +195,7 @@ impl<F: Faults> Broker<F> {
         result
     }
 
-    fn subscribe(&mut self, request: Subscribe, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+    fn subscribe(&mut self, request: Subscribe, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
         if self.index.consumers.len() >= self.limits.consumers_max {
             return Err(self.context().overloaded(Overload::Objects));
         }
@@ -226,7 +226,7 @@ impl<F: Faults> Broker<F> {
         Ok(Reply::Subscribed { consumer: id })
     }
 
-    fn unsubscribe(&mut self, id: ConsumerId, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+    fn unsubscribe(&mut self, id: ConsumerId, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
         if !self.index.consumers.contains_key(&id) {
             return Err(Refusal::UnknownConsumer);
         }
@@ -250,7 +250,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Withdraws the deliveries to a consumer that could not leave yet.
-    fn withdraw_unreleased(&mut self, consumer: ConsumerId, log: &mut impl LogSink) {
+    fn withdraw_unreleased(&mut self, consumer: ConsumerId, log: &mut dyn LogSink) {
         for message_ref in self.index.unreleased_to(consumer) {
             // A disconnect cannot be refused: if the log has no space, the delivery leaves and the driver withdraws it.
             if self.withdraw_delivery(message_ref, log).is_err() {
@@ -260,7 +260,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Withdraws a delivery that could not leave yet.
-    fn withdraw_delivery(&mut self, message_ref: MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
+    fn withdraw_delivery(&mut self, message_ref: MessageRef, log: &mut dyn LogSink) -> Result<(), Refusal> {
         let token = self.delivery_state(&message_ref).map(|delivery| delivery.token);
         let stream = self.index.stream_of(&message_ref);
         self.commit_or_refuse(Event::Withdrawn { message_ref }, SpaceClass::Drain, log)?;
@@ -269,7 +269,7 @@ impl<F: Faults> Broker<F> {
         Ok(())
     }
 
-    fn delete_topic(&mut self, name: &TopicName, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+    fn delete_topic(&mut self, name: &TopicName, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
         let topic = decide::topic(&self.state, name)?;
         let (id, groups): (TopicId, Vec<GroupId>) = (topic.id(), topic.groups().map(Group::id).collect());
         let decision = admin::delete_topic(topic);
@@ -283,7 +283,7 @@ impl<F: Faults> Broker<F> {
         consumers: Vec<ConsumerId>,
         cause: CloseCause,
         decision: Decision,
-        log: &mut impl LogSink,
+        log: &mut dyn LogSink,
     ) -> Result<Reply, Refusal> {
         let reply = self.commit_and_reply(decision, SpaceClass::Drain, log)?;
         for consumer in consumers {
@@ -297,7 +297,7 @@ impl<F: Faults> Broker<F> {
         topic: &TopicName,
         which: &RedriveSelection,
         limit: u64,
-        log: &mut impl LogSink,
+        log: &mut dyn LogSink,
     ) -> Result<Reply, Refusal> {
         let mut count = 0;
         let mut candidates = dead_letter::Candidates::of(&self.context(), topic, which)?;

@@ -23,7 +23,7 @@ impl<F: Faults> Broker<F> {
     /// Records were found at `now` that cannot be read any more. Their payloads are recorded as lost, and each group
     /// that waits for one of the messages gets a dead letter instead. Where a message is leased, a worker has its
     /// bytes, and the end of the lease decides.
-    pub(crate) fn on_damaged(&mut self, now: impl Into<Now>, damaged: Damaged, log: &mut impl LogSink) {
+    pub(crate) fn on_damaged(&mut self, now: impl Into<Now>, damaged: Damaged, log: &mut dyn LogSink) {
         if self.failure.is_some() || self.closing {
             return;
         }
@@ -34,7 +34,7 @@ impl<F: Faults> Broker<F> {
 
     /// Records the payloads of damaged records as lost, and dead-letters the messages whose deliveries were dropped for
     /// it, until the log has no space.
-    pub(super) fn lose_damaged(&mut self, log: &mut impl LogSink) {
+    pub(super) fn lose_damaged(&mut self, log: &mut dyn LogSink) {
         while self.stalled_until.is_none() {
             if let Some(dropped) = self.dropped.pop_front() {
                 if self.dead_letter_dropped(&dropped, log).is_err() {
@@ -57,7 +57,7 @@ impl<F: Faults> Broker<F> {
         !self.damaged.is_empty() || !self.dropped.is_empty()
     }
 
-    fn lose(&mut self, damaged: &Damaged, log: &mut impl LogSink) -> Result<(), LogRefusal> {
+    fn lose(&mut self, damaged: &Damaged, log: &mut dyn LogSink) -> Result<(), LogRefusal> {
         let Damaged { lsns, damage } = damaged;
         for (payload, referrers) in self.state.referrers_within(lsns) {
             let lost = PayloadLost { payload, referrers, damage: damage.clone() };
@@ -80,7 +80,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// A delivery was dropped before it left: if its lease still runs, it ends with a dead letter.
-    fn dead_letter_dropped(&mut self, dropped: &Dropped, log: &mut impl LogSink) -> Result<(), Refusal> {
+    fn dead_letter_dropped(&mut self, dropped: &Dropped, log: &mut dyn LogSink) -> Result<(), Refusal> {
         let message_ref = &dropped.leased.message_ref;
         let topic = self.state.topic(message_ref.topic).and_then(|topic| topic.partition(message_ref.partition));
         let message = topic.and_then(|partition| partition.message(message_ref.position));

@@ -159,7 +159,7 @@ impl<F: Faults> Broker<F> {
     ///
     /// # Errors
     /// [`LogRefusal`] if the log has no space for the record.
-    pub fn boot(&mut self, now: impl Into<Now>, log: &mut impl LogSink) -> Result<(), LogRefusal> {
+    pub fn boot(&mut self, now: impl Into<Now>, log: &mut dyn LogSink) -> Result<(), LogRefusal> {
         self.start_clock(now.into());
         self.commit(Event::Booted { boot: self.state.boot().next() }, SpaceClass::Drain, log)?;
         self.index = Index::rebuild(&self.state, &self.limits, self.now);
@@ -169,7 +169,7 @@ impl<F: Faults> Broker<F> {
     /// Decides `command` at `now`. [`Broker::poll_output`] returns the reply with this ticket once it is durable.
     ///
     /// A monotonic time before an earlier one counts as that one.
-    pub fn handle(&mut self, now: impl Into<Now>, command: Command, log: &mut impl LogSink) -> Ticket {
+    pub fn handle(&mut self, now: impl Into<Now>, command: Command, log: &mut dyn LogSink) -> Ticket {
         let ticket = self.next_ticket;
         self.next_ticket = ticket.next();
         if self.failure.is_some() {
@@ -191,7 +191,7 @@ impl<F: Faults> Broker<F> {
 
     /// Fires the timers due at `now` and dispatches. Call it at the time that [`Broker::poll_timeout`] returns, or
     /// later.
-    pub fn handle_timeout(&mut self, now: impl Into<Now>, log: &mut impl LogSink) {
+    pub fn handle_timeout(&mut self, now: impl Into<Now>, log: &mut dyn LogSink) {
         if self.failure.is_none() && !self.closing {
             self.advance(now.into(), log);
             self.lose_damaged(log);
@@ -361,7 +361,7 @@ impl<F: Faults> Broker<F> {
         self.outputs.hold(decided_at, output);
     }
 
-    fn advance(&mut self, now: Now, log: &mut impl LogSink) {
+    fn advance(&mut self, now: Now, log: &mut dyn LogSink) {
         self.now = self.now.max(self.time_at(now.mono));
         if self.stalled_until.is_some_and(|until| until <= self.now) {
             self.stalled_until = None;
@@ -373,7 +373,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Appends a record and applies it, unless the log refuses it.
-    fn commit(&mut self, event: Event, class: SpaceClass, log: &mut impl LogSink) -> Result<(), LogRefusal> {
+    fn commit(&mut self, event: Event, class: SpaceClass, log: &mut dyn LogSink) -> Result<(), LogRefusal> {
         let mut record = Record { at: self.now, event };
         match self.faults.decided(&self.state, self.now, &mut record.event) {
             true => self.commit_record(&record, class, log),
@@ -381,7 +381,7 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    fn commit_record(&mut self, record: &Record, class: SpaceClass, log: &mut impl LogSink) -> Result<(), LogRefusal> {
+    fn commit_record(&mut self, record: &Record, class: SpaceClass, log: &mut dyn LogSink) -> Result<(), LogRefusal> {
         let class = self.faults.space_class(&record.event, class);
         let lsn = log.append(record, class).inspect_err(|_| {
             self.counters.refused += 1;
@@ -425,7 +425,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// As [`Broker::commit`], with the refusal of a command.
-    fn commit_or_refuse(&mut self, event: Event, class: SpaceClass, log: &mut impl LogSink) -> Result<(), Refusal> {
+    fn commit_or_refuse(&mut self, event: Event, class: SpaceClass, log: &mut dyn LogSink) -> Result<(), Refusal> {
         self.commit(event, class, log).map_err(|refusal| self.refusal(refusal))
     }
 
@@ -456,7 +456,7 @@ impl<F: Faults> Broker<F> {
         &mut self,
         decision: Decision,
         class: SpaceClass,
-        log: &mut impl LogSink,
+        log: &mut dyn LogSink,
     ) -> Result<Reply, Refusal> {
         if let Aside::Answers(message_ref) = decision.aside {
             self.index.answered(&message_ref);

@@ -13,7 +13,7 @@ use crate::types::{Body, ConsumerId, Effect, Lsn, Now, PayloadId, Ticket};
 
 impl<F: Faults> Broker<F> {
     /// Executes a command and holds its reply.
-    pub(super) fn execute_for(&mut self, ticket: Ticket, command: Command, log: &mut impl LogSink) {
+    pub(super) fn execute_for(&mut self, ticket: Ticket, command: Command, log: &mut dyn LogSink) {
         let result = match command {
             Command::Peek(peek) => match self.peeked(&peek) {
                 Ok(messages) => {

@@ -17,7 +17,7 @@ impl<F: Faults> Broker<F> {
         &mut self,
         topic: TopicId,
         partition: PartitionId,
-        log: &mut impl LogSink,
+        log: &mut dyn LogSink,
     ) -> Result<u64, Refusal> {
         let durable = self.state.topic(topic).expect("timers of a deleted topic are cancelled");
         let messages = durable.partition(partition).expect("a retention timer names a partition");
@@ -32,7 +32,7 @@ impl<F: Faults> Broker<F> {
     /// Removes the oldest retained messages beyond the memory for them. If the log refuses the record, a later call
     /// retries it.
     #[inline]
-    pub(super) fn limit_retained(&mut self, log: &mut impl LogSink) {
+    pub(super) fn limit_retained(&mut self, log: &mut dyn LogSink) {
         let excess = self.excess_retained();
         if excess > 0 {
             self.free_retained(excess.max(self.limits.retained_bytes_max / FREED_SHARE), log);
@@ -40,7 +40,7 @@ impl<F: Faults> Broker<F> {
     }
 
     #[cold]
-    fn free_retained(&mut self, memory: u64, log: &mut impl LogSink) {
+    fn free_retained(&mut self, memory: u64, log: &mut dyn LogSink) {
         let target = self.index.retained.memory() - memory.min(self.index.retained.memory());
         for _ in 0..self.limits.work.frees_per_call {
             let excess = self.index.retained.memory().saturating_sub(target);
@@ -95,7 +95,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Deletes the groups whose time has come.
-    pub(super) fn delete_departed_groups(&mut self, log: &mut impl LogSink) {
+    pub(super) fn delete_departed_groups(&mut self, log: &mut dyn LogSink) {
         // Each deletion recounts the messages of its topic.
         for _ in 0..self.limits.work.groups_deleted_per_call {
             let Some((topic, group)) = self.index.departed.first_due().filter(|_| self.stalled_until.is_none()) else {

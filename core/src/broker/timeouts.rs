@@ -15,7 +15,7 @@ const SWEPT_PER_TIMER: u64 = 4;
 
 impl<F: Faults> Broker<F> {
     /// Fires the timers that are due, up to the limit of one call; [`Broker::poll_timeout`] asks for the next at once.
-    pub(super) fn fire_due_timers(&mut self, log: &mut impl LogSink) {
+    pub(super) fn fire_due_timers(&mut self, log: &mut dyn LogSink) {
         let mut handled = 0;
         while handled < self.limits.work.timers_per_call {
             if self.stalled_until.is_some() {
@@ -42,7 +42,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Fires one timer and returns the number of entries it swept, if it sweeps.
-    fn fire(&mut self, due: Due, timer: Timer, log: &mut impl LogSink) -> Result<u64, Refusal> {
+    fn fire(&mut self, due: Due, timer: Timer, log: &mut dyn LogSink) -> Result<u64, Refusal> {
         match timer {
             Timer::Lease(message_ref) => self.expire_lease(&message_ref, log)?,
             Timer::Retry(message_ref) => {
@@ -70,7 +70,7 @@ impl<F: Faults> Broker<F> {
         topic: TopicId,
         partition: PartitionId,
         position: Position,
-        log: &mut impl LogSink,
+        log: &mut dyn LogSink,
     ) -> Result<(), Refusal> {
         let durable = self.state.topic(topic).expect("timers of a deleted topic are cancelled");
         let is_waiting = |group: &&Group| {
@@ -87,7 +87,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// A lease has expired, or a client ends it: retries or dead-letters its message.
-    pub(super) fn expire_lease(&mut self, message_ref: &MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
+    pub(super) fn expire_lease(&mut self, message_ref: &MessageRef, log: &mut dyn LogSink) -> Result<(), Refusal> {
         let topic = self.state.topic(message_ref.topic).expect("timers of a deleted topic are cancelled");
         let progress = topic.group(message_ref.group).and_then(|group| group.progress(message_ref.partition));
         let delivery = progress
@@ -112,7 +112,7 @@ impl<F: Faults> Broker<F> {
 
     /// Forgets the grants whose lease has ended, and renews those that still run although their effect expires in the
     /// recorded state: their lease began later than recorded, or not yet. In the order in which the effects expire.
-    pub(super) fn check_grants(&mut self, log: &mut impl LogSink) {
+    pub(super) fn check_grants(&mut self, log: &mut dyn LogSink) {
         while self.stalled_until.is_none()
             && let Some((checked_at, token, grant)) = self.index.leases.grants.first_due(self.now)
         {
@@ -150,7 +150,7 @@ impl<F: Faults> Broker<F> {
 
     /// Removes the oldest retained messages, since the disk is full; a bounded number per call. Returns whether there
     /// are more, and the log took the records.
-    pub(crate) fn reclaim_retained(&mut self, log: &mut impl LogSink) -> bool {
+    pub(crate) fn reclaim_retained(&mut self, log: &mut dyn LogSink) -> bool {
         for _ in 0..self.limits.work.reclaims_per_call {
             let Some((topic, partition)) = self.partition_with_oldest_retained() else { return false };
             let retained = self.state.topic(topic).and_then(|topic| topic.partition(partition));
@@ -186,7 +186,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Expires the due entries of a table and returns their number.
-    fn sweep(&mut self, sweep: &Sweep, log: &mut impl LogSink) -> Result<u64, Refusal> {
+    fn sweep(&mut self, sweep: &Sweep, log: &mut dyn LogSink) -> Result<u64, Refusal> {
         let (now, max) = (self.now, self.limits.work.swept_per_record);
         let (count, event) = match sweep {
             Sweep::Dedupe(scope) => {

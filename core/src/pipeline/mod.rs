@@ -13,6 +13,7 @@ mod open;
 mod places;
 mod reads;
 mod referred;
+mod room;
 mod scrub;
 mod segments;
 mod state_bound;
@@ -31,6 +32,7 @@ pub use self::open::{OpenError, OpenOptions, inspect, inspect_start_with, inspec
 pub use self::reads::ReadJob;
 use self::reads::Reads;
 use self::referred::LiveBytes;
+pub use self::room::Room;
 use self::scrub::Scrub;
 use self::state_bound::StateBound;
 pub use self::storage_reads::LogNotice;
@@ -401,11 +403,10 @@ impl<F: Faults> Pipeline<F> {
         &self.broker
     }
 
-    /// Whether a produce whose record has `bytes` bytes would be refused for now, since the next segment is being
-    /// prepared. It ends with the completion of a job of [`JobClass::Background`].
+    /// The room that the log has for records of produces.
     #[must_use]
-    pub fn is_preparing_room(&self, bytes: u64) -> bool {
-        self.log.is_preparing_room(bytes)
+    pub fn room(&self) -> Room {
+        self.log.room()
     }
 
     /// The position through which the log is synced.

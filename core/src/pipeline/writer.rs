@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub(super) use super::segments::{Batch, NextSegment, Sizes};
-use super::{canonical, state_bound};
+use super::{Room, canonical, state_bound};
 use crate::broker::{LogRefusal, LogSink, SpaceClass};
 use crate::codec::record as codec;
 use crate::log::frame::FRAME_HEAD_BYTES;
@@ -430,10 +430,15 @@ impl Writer {
         }
     }
 
-    /// Whether a record of growth with a frame of `len` bytes would be refused until the next segment is ready.
-    pub(super) fn is_preparing_room(&self, len: u64) -> bool {
-        let end = self.end().saturating_add(len).saturating_add(FOOTER_BYTES + self.reserve_bytes.max(MARKS_BYTES));
-        end > self.capacity && matches!(self.next, NextSegment::Missing | NextSegment::Creating)
+    /// As [`Pipeline::room`](super::Pipeline::room).
+    pub(super) fn room(&self) -> Room {
+        let kept = FOOTER_BYTES + self.reserve_bytes.max(MARKS_BYTES);
+        let left = self.capacity.saturating_sub(self.end().saturating_add(kept));
+        match self.next {
+            NextSegment::Missing | NextSegment::Creating => Room::UntilPrepared(left),
+            // A frame that does not fit into the one begins the other, so the rest of the one is not counted.
+            _ => Room::Prepared(left.max(self.next_capacity.saturating_sub(HEADER_BYTES as u64 + kept))),
+        }
     }
 
     /// Whether the frame of `len` bytes just appended to the buffer takes the room of the footer's content, and should

@@ -93,7 +93,8 @@ fn relocation_from_any_input_loses_nothing() {
 
 #[test]
 fn commands_from_any_input_violate_no_invariant() {
-    run_target("commands", 1_500);
+    // `planted` runs as many with another seed.
+    run_target("commands", 1_000);
 }
 
 #[test]

@@ -83,6 +83,9 @@ pub struct Flags {
     /// Bytes of what is kept in memory beside payloads; 0 for half of what the process may use [default: 0]
     #[arg(long, env = "DRIFTQ_STATE_BYTES_MAX", value_name = "N")]
     state_bytes_max: Option<RawValue>,
+    /// Threads that accept connections and do HTTP and JSON [default: processors - 1, at least 1]
+    #[arg(long, env = "DRIFTQ_REACTORS", value_name = "N")]
+    reactors: Option<RawValue>,
     /// Format of the log on standard error: text or json [default: text]
     #[arg(long, env = "DRIFTQ_LOG_FORMAT", value_name = "FORMAT")]
     log_format: Option<RawValue>,
@@ -122,7 +125,7 @@ impl Flags {
 
     /// The keys of the configuration file that flags and variables set, each checked.
     pub(super) fn overrides(&self) -> Result<Table, ConfigError> {
-        let settings: [(&Option<RawValue>, &str, ToToml); 21] = [
+        let settings: [(&Option<RawValue>, &str, ToToml); 22] = [
             (&self.addr, "addr", trimmed),
             (&self.data_dir, "data_dir", verbatim),
             (&self.no_wal, "wal", negated_switch),
@@ -138,6 +141,7 @@ impl Flags {
             (&self.max_completions, "limits.completions_max", number),
             (&self.max_outputs, "limits.outputs_max", number),
             (&self.memory_bytes, "storage.memory_bytes", number),
+            (&self.reactors, "http.reactors", number),
             (&self.read_ahead_bytes, "storage.read_ahead_bytes", number),
             (&self.scrub_interval_ms, "storage.scrub_interval_ms", number),
             (&self.state_bytes_max, "storage.state_bytes_max", number),

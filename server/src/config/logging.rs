@@ -2,14 +2,17 @@
 
 use std::fmt;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Registry, fmt as output, registry, reload};
 
 use super::error::ConfigError;
 use super::settings::{LogFormat, LogSettings};
 use super::text::{LEVEL_EXPECTED, parse_filter};
 
 /// Changes the log level of the process while it runs.
-pub struct LogLevel(Box<dyn Fn(EnvFilter) -> Result<(), String>>);
+pub struct LogLevel(reload::Handle<Targets, Registry>);
 
 impl LogLevel {
     /// Sets the level, or the filter.
@@ -17,7 +20,7 @@ impl LogLevel {
     /// # Errors
     /// [`ConfigError::Logging`] if the filter is invalid; then nothing changes.
     pub fn set(&self, settings: &LogSettings) -> Result<(), ConfigError> {
-        (self.0)(filter(settings)?).map_err(ConfigError::Logging)
+        self.0.reload(filter(settings)?).map_err(|error| ConfigError::Logging(error.to_string()))
     }
 }
 
@@ -32,29 +35,19 @@ impl fmt::Debug for LogLevel {
 /// # Errors
 /// [`ConfigError::Logging`] if the filter is invalid or the process logs already.
 pub fn init_logging(settings: &LogSettings) -> Result<LogLevel, ConfigError> {
-    let builder = tracing_subscriber::fmt().with_env_filter(filter(settings)?).with_writer(std::io::stderr);
+    let (filter, handle) = reload::Layer::new(filter(settings)?);
     // If standard error is closed, reporting that on standard error would panic.
-    let builder = builder.log_internal_errors(false);
+    let output = output::layer().with_writer(std::io::stderr).log_internal_errors(false);
+    let logged = registry().with(filter);
     match settings.format {
-        LogFormat::Text => {
-            let builder = builder.with_target(false).with_filter_reloading();
-            let handle = builder.reload_handle();
-            builder.try_init().map(|()| level(move |filter| handle.reload(filter)))
-        }
-        LogFormat::Json => {
-            let builder = builder.json().flatten_event(true).with_current_span(false).with_filter_reloading();
-            let handle = builder.reload_handle();
-            builder.try_init().map(|()| level(move |filter| handle.reload(filter)))
-        }
+        LogFormat::Text => logged.with(output.with_target(false)).try_init(),
+        LogFormat::Json => logged.with(output.json().flatten_event(true).with_current_span(false)).try_init(),
     }
-    .map_err(|error| ConfigError::Logging(error.to_string()))
+    .map_err(|error| ConfigError::Logging(error.to_string()))?;
+    Ok(LogLevel(handle))
 }
 
-fn filter(settings: &LogSettings) -> Result<EnvFilter, ConfigError> {
+fn filter(settings: &LogSettings) -> Result<Targets, ConfigError> {
     let invalid = || ConfigError::Logging(format!("{:?} is not {LEVEL_EXPECTED}", settings.level));
     parse_filter(&settings.level).ok_or_else(invalid)
-}
-
-fn level<E: fmt::Display>(reload: impl Fn(EnvFilter) -> Result<(), E> + 'static) -> LogLevel {
-    LogLevel(Box::new(move |filter| reload(filter).map_err(|error| error.to_string())))
 }

@@ -218,6 +218,9 @@ impl Default for StorageSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a section")]
 pub struct HttpSettings {
+    /// Threads that accept connections and do HTTP and JSON: the processors but one, at least one.
+    #[serde(with = "Int::<1, 256>")]
+    pub reactors: usize,
     /// Bytes of a request body; of one line if the body is a batch.
     #[serde(with = "Int::<{ 1 << 10 }, { 256 << 20 }>")]
     pub body_bytes_max: usize,
@@ -265,9 +268,16 @@ impl HttpSettings {
     }
 }
 
+/// The processors that the process may use, but one.
+fn default_reactors() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    processors.saturating_sub(1).clamp(1, 256)
+}
+
 impl Default for HttpSettings {
     fn default() -> Self {
         Self {
+            reactors: default_reactors(),
             body_bytes_max: 16 << 20,
             bodies_bytes_max: 256 << 20,
             unsent_bytes_max: 256 << 20,

@@ -16,7 +16,7 @@ use driftq_core::{OpenOptions, Refusal};
 use driftq_files::VolatileStorage;
 use tokio::sync::Notify;
 
-use super::{Disk, Driver, NextDelivery};
+use super::{BrokerStatus, Disk, Driver, DriverParts, NextDelivery, Sequencer};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 
@@ -42,8 +42,16 @@ fn start() -> (Rc<Driver>, Arc<AtomicI64>) {
     let now = clock.now();
     let mut storage = VolatileStorage::default();
     let (pipeline, _) = OpenOptions::new().create(LogId([7; 16])).open(&mut storage, now).expect("opens");
-    let driver = Driver::new(clock, Metrics::new(), Arc::new(Notify::new()), usize::MAX);
-    driver.start(pipeline, Disk::Volatile(storage));
+    let status = Arc::new(BrokerStatus::default());
+    let driver = Driver::new(DriverParts {
+        clock,
+        status: Arc::clone(&status),
+        figures: Arc::default(),
+        wake: Arc::new(Notify::new()),
+        stream_bytes_max: usize::MAX,
+        sequencer: None,
+    });
+    driver.start(Sequencer::new(pipeline, Disk::Volatile(storage), Metrics::new(), status));
     tokio::task::spawn_local(Rc::clone(&driver).run());
     (driver, ahead_ms)
 }
@@ -72,7 +80,7 @@ async fn lease_survives(driver: &Driver, ahead_ms: &AtomicI64, by_ms: i64) {
     let owner = OwnerName::new("w").expect("a name");
     let group = GroupName::new("g").expect("a name");
     let stream = Subscribe::new(topic(), group.clone(), owner.clone()).lease(Millis(60_000));
-    let consumer = driver.subscribe(stream).await.expect("ready").expect("subscribed");
+    let consumer = driver.subscribe(stream, Millis(60_000)).await.expect("ready").expect("subscribed");
     ask(driver, Produce::new(topic(), "", "held")).await.expect("stored");
     let delivery = next(driver, consumer).await;
     ahead_ms.store(by_ms, Ordering::Relaxed);

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use driftq_core::log::{Storage, StorageFault};
 use driftq_core::{Job, JobClass, ReadJob};
-use tokio::sync::Notify;
 
 use super::affinity::{AvoidReactor, ReactorCpu};
+use super::wake::Wake;
 use crate::descriptors;
 
 /// Threads that read payloads.
@@ -52,19 +52,19 @@ pub(crate) struct IoThreads {
 }
 
 impl IoThreads {
-    /// Starts the threads on storages that `open` returns: for jobs, and for reads by position. `wake` is notified
+    /// Starts the threads on storages that `open` returns: for jobs, and for reads by position. `wake` wakes
     /// after every job and every read.
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub(crate) fn start<S>(open: impl Fn(Use) -> S, wake: &Arc<Notify>) -> std::io::Result<Self>
+    pub(crate) fn start<S>(open: impl Fn(Use) -> S, wake: &Wake) -> std::io::Result<Self>
     where
         S: Storage + Send + 'static,
     {
         let (report, completed) = channel();
         let reactor = ReactorCpu::default();
-        let log = spawn("driftq-log", open(Use::Jobs), report.clone(), Arc::clone(wake), Some(reactor.clone()))?;
-        let background = spawn("driftq-files", open(Use::Jobs), report, Arc::clone(wake), None)?;
+        let log = spawn("driftq-log", open(Use::Jobs), report.clone(), wake.clone(), Some(reactor.clone()))?;
+        let background = spawn("driftq-files", open(Use::Jobs), report, wake.clone(), None)?;
         let (reads, queue) = channel();
         let queue = Arc::new(Mutex::new(queue));
         let (report, completed_reads) = channel();
@@ -74,7 +74,7 @@ impl IoThreads {
                 queue: Arc::clone(&queue),
                 storage: open(Use::Reads),
                 report: report.clone(),
-                wake: Arc::clone(wake),
+                wake: wake.clone(),
                 is_stopped: Arc::clone(&is_stopped),
             };
             std::thread::Builder::new().name("driftq-read".into()).spawn(move || reader.run())?;
@@ -124,7 +124,7 @@ fn spawn<S: Storage + Send + 'static>(
     name: &str,
     mut storage: S,
     report: Sender<CompletedJob>,
-    wake: Arc<Notify>,
+    wake: Wake,
     reactor: Option<ReactorCpu>,
 ) -> std::io::Result<Sender<Job>> {
     let (sender, jobs) = channel::<Job>();
@@ -140,7 +140,7 @@ fn spawn<S: Storage + Send + 'static>(
             if report.send(CompletedJob { job, result, took: began.elapsed() }).is_err() {
                 return;
             }
-            wake.notify_one();
+            wake.wake();
         }
     };
     std::thread::Builder::new().name(name.into()).spawn(work)?;
@@ -153,7 +153,7 @@ struct Reader<S> {
     queue: Arc<Mutex<Receiver<ReadJob>>>,
     storage: S,
     report: Sender<CompletedRead>,
-    wake: Arc<Notify>,
+    wake: Wake,
     is_stopped: Arc<AtomicBool>,
 }
 
@@ -165,7 +165,7 @@ impl<S: Storage> Reader<S> {
             if self.report.send(CompletedRead { job, result }).is_err() {
                 return;
             }
-            self.wake.notify_one();
+            self.wake.wake();
         }
     }
 

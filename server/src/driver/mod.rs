@@ -1,18 +1,34 @@
-//! Drives the broker: feeds commands and time into the core's [`Pipeline`], performs its I/O jobs and releases its
-//! outputs.
+//! Drives the broker: gives it the commands of requests and passes its replies and deliveries to where they belong.
 //!
-//! The driver runs on the reactor's thread and has no locks. A command is decided at once, in the task of its request
-//! ([`Driver::ask`]); its records are written and synced by the threads of [`io_threads`] while further commands are
-//! decided. The pipeline holds replies and deliveries until the sync has passed their log position and the bytes of
-//! their messages are in memory, which the same threads read if necessary; then [`Driver::run`] passes replies to their
-//! waiters ([`pending_replies`]) and deliveries to their streams ([`streams`]).
+//! Every reactor has a driver. It knows which request waits for which reply ([`pending_replies`]) and which stream has
+//! which deliveries ([`streams`]); it decides nothing. All decisions are made by one [`sequencer`], which feeds
+//! commands and time into the core's [`Pipeline`] and has its records written and synced by the threads of
+//! [`io_threads`]. The pipeline holds replies and deliveries until the sync has passed their log position and the bytes
+//! of their messages are in memory.
+//!
+//! * With one reactor the sequencer belongs to its driver: a command is decided at once, in the task of its request
+//!   ([`Driver::ask`]), and [`Driver::run`] drives the pipeline. There are no locks and nothing crosses threads but
+//!   jobs.
+//! * With several the sequencer has a thread of its own ([`sequencer_thread`]). The commands of one turn of a reactor
+//!   cross to it together, and its outputs cross back together ([`crossing`]).
 
 mod affinity;
+mod broker_clock;
 #[cfg(test)]
 mod clock_tests;
+mod crossing;
+mod id_hasher;
 mod io_threads;
+mod link;
 mod pending_replies;
+#[cfg(test)]
+mod remote_tests;
+mod sequencer;
+mod sequencer_thread;
+mod status;
 mod streams;
+mod ticket_queue;
+mod wake;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -24,112 +40,109 @@ use std::time::Duration;
 
 use driftq_core::command::Subscribe;
 use driftq_core::command::{CloseStream, SetPrefetch, Unsubscribe};
-use driftq_core::log::StorageFault;
-use driftq_core::state::State;
-use driftq_core::types::{ConsumerId, Lsn, Millis, Now, Timestamp, WallClock};
-use driftq_core::{Command, Job, JobClass, Output, Pipeline, Refusal, Reply, Request};
-use driftq_files::VolatileStorage;
+use driftq_core::types::{ConsumerId, Millis, Now, Timestamp, WallClock};
+use driftq_core::{Command, Output, Pipeline, Refusal, Reply, Request};
 use tokio::sync::Notify;
 
+use self::broker_clock::BrokerClock;
+pub(crate) use self::crossing::Crossing;
+use self::crossing::{RECORD_OVERHEAD, Released, Submission};
 pub(crate) use self::io_threads::{IoThreads, Use};
-use self::pending_replies::{PendingReplies, Waiter};
+pub(crate) use self::link::Reading;
+use self::link::{Link, Remote};
+use self::pending_replies::{CommandNumber, PendingReplies, Waiter};
 pub(crate) use self::pending_replies::{ReplyResult, ReplySink};
+use self::sequencer::AbortOnPanic;
+pub(crate) use self::sequencer::{Disk, Sequencer};
+pub(crate) use self::sequencer_thread::SequencerThread;
+pub(crate) use self::status::{BrokerStatus, Unready};
 pub(crate) use self::streams::NextDelivery;
 use self::streams::{StreamSpec, Streams};
+pub(crate) use self::wake::{SequencerSignal, Wake};
 use crate::clock::Clock;
-use crate::metrics::Metrics;
-
-/// How often the wall clock is read while a deadline or a `deliver_at` is scheduled: so soon does an idle broker notice
-/// a wall clock that was set forward.
-const WALL_CLOCK_INTERVAL: Millis = Millis(1_000);
-
-/// A sync that takes longer than this is a stall: a disk or a controller that does not answer.
-pub(crate) const LOG_STALL: Millis = Millis(5_000);
-
-/// What performs the pipeline's jobs.
-#[derive(Debug)]
-pub(crate) enum Disk {
-    /// Threads over real files.
-    Threads(IoThreads),
-    /// No log on disk: a job is completed at once.
-    Volatile(VolatileStorage),
-}
-
-/// Why the broker accepts no commands now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unready {
-    /// The log is being recovered.
-    Recovering,
-    /// The log has failed.
-    Failed,
-    /// The process is shutting down.
-    Draining,
-    /// A sync takes longer than [`LOG_STALL`]. Commands are accepted still, and wait for it.
-    LogStalled,
-}
+use crate::reactor_figures::{ReactorFigures, ReactorTotals};
 
 /// How long a message waits for room in the log before it is refused: as long as its client would be told to wait.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
-/// What the record of a message takes beside its key and value, with what is usual of metadata.
-const RECORD_OVERHEAD: u64 = 1_024;
 
-/// The broker of this process and everything that waits for it.
+/// Everything of one reactor that waits for the broker.
 pub(crate) struct Driver {
     clock: Clock,
-    metrics: Rc<Metrics>,
+    status: Arc<BrokerStatus>,
+    figures: Arc<ReactorFigures>,
     wake: Arc<Notify>,
     /// The next iteration is due already.
     is_woken: Cell<bool>,
-    /// `None` until the log is recovered.
-    engine: RefCell<Option<Engine>>,
+    link: Link,
+    /// The broker's clocks in the last iteration.
+    broker_clock: Cell<BrokerClock>,
     pending_replies: RefCell<PendingReplies>,
     streams: RefCell<Streams>,
     /// Commands of the driver itself, submitted in its next iteration.
     deferred_commands: RefCell<VecDeque<Command>>,
-    draining: Cell<bool>,
-    /// Notifies those who wait for something else than the broker when it stops.
-    stopped: Notify,
-    is_failure_logged: Cell<bool>,
-    /// The monotonic time at which the timeout handler is called next, to compare the clocks.
-    check_clock_at: Cell<Timestamp>,
-    /// The monotonic time at which the log job in progress began.
-    log_busy_since: Cell<Option<Timestamp>>,
-    /// Notifies those who wait for room in the log.
-    log_room: Notify,
+    /// Its streams are ended since the log has failed.
+    is_failure_seen: Cell<bool>,
 }
 
-struct Engine {
-    pipeline: Pipeline,
-    disk: Disk,
+/// What a driver shares with other threads.
+pub(crate) struct DriverParts {
+    pub(crate) clock: Clock,
+    pub(crate) status: Arc<BrokerStatus>,
+    pub(crate) figures: Arc<ReactorFigures>,
+    /// Wakes the driver.
+    pub(crate) wake: Arc<Notify>,
+    /// Bytes that deliveries which streams have not taken yet may have.
+    pub(crate) stream_bytes_max: usize,
+    /// The sequencer's thread; `None` if the sequencer is to belong to the driver.
+    pub(crate) sequencer: Option<RemoteSequencer>,
+}
+
+/// Where a reactor finds the sequencer's thread.
+pub(crate) struct RemoteSequencer {
+    /// Index of the reactor.
+    pub(crate) reactor: usize,
+    /// The ways of all reactors to the sequencer.
+    pub(crate) crossings: Arc<[Arc<Crossing>]>,
+    pub(crate) signal: Arc<SequencerSignal>,
 }
 
 impl Driver {
-    /// A driver without a broker yet: [`Driver::start`] provides it.
-    ///
-    /// Deliveries that streams have not taken yet may have `stream_bytes_max` bytes.
-    pub(crate) fn new(clock: Clock, metrics: Rc<Metrics>, wake: Arc<Notify>, stream_bytes_max: usize) -> Rc<Self> {
+    /// A driver without a broker yet.
+    pub(crate) fn new(parts: DriverParts) -> Rc<Self> {
+        let DriverParts { clock, status, figures, wake, stream_bytes_max, sequencer } = parts;
+        let link = match sequencer {
+            None => Link::Inline(RefCell::new(None)),
+            Some(RemoteSequencer { reactor, crossings, signal }) => {
+                Link::Remote(Remote::new(reactor, crossings, signal, Arc::clone(&status)))
+            }
+        };
         Rc::new(Self {
             clock,
-            metrics,
+            status,
+            figures,
             wake,
             is_woken: Cell::new(false),
-            engine: RefCell::new(None),
+            link,
+            broker_clock: Cell::default(),
             pending_replies: RefCell::default(),
             streams: RefCell::new(Streams::new(stream_bytes_max)),
             deferred_commands: RefCell::default(),
-            draining: Cell::new(false),
-            stopped: Notify::new(),
-            is_failure_logged: Cell::new(false),
-            check_clock_at: Cell::new(Timestamp(0)),
-            log_busy_since: Cell::new(None),
-            log_room: Notify::new(),
+            is_failure_seen: Cell::new(false),
         })
     }
 
-    /// Starts to accept commands, over a recovered log.
-    pub(crate) fn start(&self, pipeline: Pipeline, disk: Disk) {
-        *self.engine.borrow_mut() = Some(Engine { pipeline, disk });
+    /// Starts to accept commands, which `sequencer` decides on this thread.
+    pub(crate) fn start(&self, sequencer: Sequencer) {
+        let Link::Inline(own) = &self.link else { unreachable!("the sequencer has a thread of its own") };
+        *own.borrow_mut() = Some(Box::new(sequencer));
+        self.broker_clock.set(self.link.clock(self.clock.now()).unwrap_or_default());
+        self.status.start();
         self.wake();
+    }
+
+    /// The broker's status.
+    pub(crate) fn status(&self) -> &BrokerStatus {
+        &self.status
     }
 
     /// The clocks of the machine.
@@ -139,91 +152,98 @@ impl Driver {
 
     /// Converts the times in replies and deliveries to those that are shown to clients.
     pub(crate) fn wall_clock(&self) -> WallClock {
-        self.with_pipeline(|pipeline| *pipeline.broker().state().wall_clock()).unwrap_or_default()
+        self.broker_clock.get().wall_clock()
     }
 
     /// How far wall time in the broker is ahead of the wall clock, in milliseconds; 0 until the log is recovered.
     pub(crate) fn clock_ahead_ms(&self) -> i64 {
-        self.with_pipeline(|pipeline| pipeline.broker().clock_ahead_ms(self.clock.now())).unwrap_or(0)
+        if self.status.is_started() { self.broker_clock.get().ahead_ms(self.clock.now()) } else { 0 }
     }
 
     /// Broker time now.
     fn broker_time(&self, now: Now) -> Timestamp {
-        self.with_pipeline(|pipeline| pipeline.broker().time_at(now.mono)).unwrap_or_default()
+        self.broker_clock.get().time_at(now.mono)
     }
 
     /// Why no command is accepted; `None` if commands are accepted.
     pub(crate) fn unready(&self) -> Option<Unready> {
-        if self.draining.get() {
-            return Some(Unready::Draining);
-        }
-        match &*self.engine.borrow() {
-            None => Some(Unready::Recovering),
-            Some(engine) if engine.pipeline.failure().is_some() => Some(Unready::Failed),
-            Some(_) => None,
-        }
+        self.status.unready()
     }
 
-    /// As [`Driver::unready`], and [`Unready::LogStalled`] while a sync does not end: what a probe is told.
+    /// As [`BrokerStatus::unready_for_probes`].
     pub(crate) fn unready_for_probes(&self) -> Option<Unready> {
-        self.unready().or_else(|| (self.log_busy_for() > LOG_STALL).then_some(Unready::LogStalled))
+        self.status.unready_for_probes(self.clock.now().mono)
     }
 
     /// How long the log job in progress has been under way.
     pub(crate) fn log_busy_for(&self) -> Millis {
-        self.log_busy_since.get().map_or(Millis(0), |since| self.clock.now().mono.since(since))
+        self.status.log_busy_for(self.clock.now().mono)
     }
 
-    /// A copy of the current state, which may be ahead of the sync, and the last LSN appended to it. The copy shares
-    /// memory.
-    pub(crate) fn snapshot_state(&self) -> Result<(Lsn, State), Unready> {
-        match &*self.engine.borrow() {
-            None => Err(Unready::Recovering),
-            Some(engine) => Ok((engine.pipeline.broker().appended(), engine.pipeline.state().clone())),
-        }
-    }
-
-    /// Decides a command now and resolves to its reply once the sync has passed it.
+    /// Submits a command and resolves to its reply once the sync has passed it.
     pub(crate) async fn ask<R: Request>(&self, request: R) -> Result<Result<R::Reply, Refusal>, Unready> {
-        let slot = self.submit_for_slot(request.into(), Waiter::Future)?;
+        let slot = self.submit_for_slot(request.into(), Waiter::Future).await?;
         Ok(ReplyFuture::new(self, slot).await.map(R::reply))
     }
 
-    /// Connects a stream. [`Driver::poll_delivery`] yields its deliveries until [`Driver::disconnect`] or
-    /// [`Driver::close_stream`].
-    pub(crate) async fn subscribe(&self, subscribe: Subscribe) -> Result<Result<ConsumerId, Refusal>, Unready> {
-        let lease = self.with_pipeline(|pipeline| pipeline.broker().limits().lease(subscribe.lease));
+    /// Connects a stream whose leases are `lease` long. [`Driver::poll_delivery`] yields its deliveries until
+    /// [`Driver::disconnect`] or [`Driver::close_stream`].
+    pub(crate) async fn subscribe(
+        &self,
+        subscribe: Subscribe,
+        lease: Millis,
+    ) -> Result<Result<ConsumerId, Refusal>, Unready> {
         let spec = StreamSpec {
             topic: subscribe.topic.clone(),
             group: subscribe.group.clone(),
             owner: subscribe.owner.clone(),
-            lease: lease.unwrap_or_default(),
+            lease,
             prefetch: subscribe.prefetch,
             deliveries_max: subscribe.deliveries_max,
         };
         let waiter = |slot| Waiter::Stream(slot, Box::new(spec));
-        let slot = self.submit_for_slot(Command::Subscribe(subscribe), waiter)?;
+        let slot = self.submit_for_slot(Command::Subscribe(subscribe), waiter).await?;
         Ok(ReplyFuture::new(self, slot).await.map(Subscribe::reply))
     }
 
     /// Whether a message of `bytes` bytes would be refused for now, since the log's next segment is being prepared.
     pub(crate) fn lacks_log_room(&self, bytes: usize) -> bool {
         let bytes = (bytes as u64).saturating_add(RECORD_OVERHEAD);
-        self.unready().is_none() && self.with_pipeline(|pipeline| pipeline.is_preparing_room(bytes)).unwrap_or(false)
+        if self.unready().is_some() {
+            return false;
+        }
+        match &self.link {
+            Link::Inline(sequencer) => {
+                sequencer.borrow().as_ref().is_some_and(|own| own.pipeline().room().lacks(bytes, 0))
+            }
+            Link::Remote(remote) => remote.lacks_log_room(bytes),
+        }
     }
 
     /// Waits until the log has room for a message of `bytes` bytes, at most [`ROOM_WAIT_MAX`]. False if it has none.
     pub(crate) async fn wait_for_log_room(&self, bytes: usize) -> bool {
         let until = tokio::time::Instant::now() + ROOM_WAIT_MAX;
-        while self.lacks_log_room(bytes) {
-            if tokio::time::timeout_at(until, self.log_room.notified()).await.is_err() {
+        loop {
+            let made = self.status.log_room_made();
+            if !self.lacks_log_room(bytes) {
+                return true;
+            }
+            if tokio::time::timeout_at(until, made).await.is_err() {
                 return false;
             }
         }
-        true
     }
 
-    /// Decides `command` now, which the clocks were a moment ago; its reply goes to `sink`, with this number.
+    /// Ready if a command can be submitted now. What is under way to the sequencer is bounded.
+    pub(crate) fn poll_submit(&self, waker: &Waker) -> Poll<()> {
+        match &self.link {
+            Link::Inline(_) => Poll::Ready(()),
+            Link::Remote(remote) if remote.must_wait(waker) => Poll::Pending,
+            Link::Remote(_) => Poll::Ready(()),
+        }
+    }
+
+    /// Submits `command`, which the clocks were a moment ago; its reply goes to `sink`, with this number.
     pub(crate) fn ask_into(
         &self,
         now: Now,
@@ -234,7 +254,7 @@ impl Driver {
         if let Some(unready) = self.unready() {
             return Err(unready);
         }
-        self.decide(now, command, Waiter::Sink(sink, number));
+        self.submit(now, command, Waiter::Sink(sink, number));
         Ok(())
     }
 
@@ -252,8 +272,8 @@ impl Driver {
     }
 
     /// Whether deliveries of a stream are decided and wait for their bytes to be read from the log.
-    pub(crate) fn awaits_bytes(&self, consumer: ConsumerId) -> bool {
-        self.with_pipeline(|pipeline| pipeline.broker().awaits_bytes(consumer)).unwrap_or(false)
+    pub(crate) fn awaits_bytes(&self, consumer: ConsumerId) -> Reading<bool> {
+        self.read(move |pipeline| pipeline.broker().awaits_bytes(consumer))
     }
 
     /// The client of a stream has disconnected. Deliveries it did not read, and those still on their way, are released.
@@ -272,25 +292,13 @@ impl Driver {
         releases.into_iter().for_each(|command| self.defer(command));
     }
 
-    /// Reads the pipeline; `None` until the log is recovered.
-    pub(crate) fn with_pipeline<T>(&self, read: impl FnOnce(&Pipeline) -> T) -> Option<T> {
-        self.engine.borrow().as_ref().map(|engine| read(&engine.pipeline))
-    }
-
-    /// Number of replies not yet released.
-    pub(crate) fn pending_reply_count(&self) -> usize {
-        self.pending_replies.borrow().len()
-    }
-
-    /// The bytes of deliveries that streams have not taken yet, and how many were withdrawn for want of room.
-    pub(crate) fn stream_bytes(&self) -> (usize, u64) {
-        let streams = self.streams.borrow();
-        (streams.bytes(), streams.refused())
-    }
-
-    /// Number of connected streams.
-    pub(crate) fn stream_count(&self) -> usize {
-        self.streams.borrow().len()
+    /// Reads the pipeline, after all commands that this reactor has submitted and before those that follow.
+    pub(crate) fn read<T: Send + 'static>(&self, read: impl FnOnce(&Pipeline) -> T + Send + 'static) -> Reading<T> {
+        let reading = self.link.read(read);
+        if let Reading::Asked(_) = reading {
+            self.wake();
+        }
+        reading
     }
 
     /// Makes the next iteration due. Only the first call since the last one costs something.
@@ -317,40 +325,28 @@ impl Driver {
         }
     }
 
-    /// Ends all streams and accepts no further commands.
-    pub(crate) fn drain(&self) {
-        self.draining.set(true);
-        self.stopped.notify_waiters();
-        self.log_room.notify_waiters();
+    /// Ends all streams.
+    pub(crate) fn end_streams(&self) {
         self.streams.borrow_mut().close_all();
         self.wake();
-    }
-
-    /// Resolves once no further commands are accepted.
-    pub(crate) async fn draining(&self) {
-        if !self.draining.get() {
-            self.stopped.notified().await;
-        }
     }
 
     /// Begins to close the log with a footer. Call it once every accepted request has its response or is cut off.
     pub(crate) fn close(&self) {
         self.submit_deferred();
-        if let Some(engine) = self.engine.borrow_mut().as_mut() {
-            engine.pipeline.close();
+        match &self.link {
+            Link::Inline(sequencer) => {
+                if let Some(sequencer) = sequencer.borrow_mut().as_mut() {
+                    sequencer.close();
+                }
+            }
+            Link::Remote(remote) => remote.submit(Submission::Close),
         }
         self.wake();
     }
 
-    /// Whether [`Driver::close`] is complete, or cannot complete as the log has failed.
-    pub(crate) fn is_closed(&self) -> bool {
-        let engine = self.engine.borrow();
-        engine.as_ref().is_none_or(|engine| engine.pipeline.is_closed() || engine.pipeline.failure().is_some())
-    }
-
-    /// One iteration: submits deferred commands, takes completed jobs and reads, fires timers, starts jobs and reads,
-    /// and releases outputs.
-    /// Returns the monotonic time at which the next iteration is due at the latest.
+    /// One iteration: submits deferred commands, drives the broker if that is on this thread, and passes on what it has
+    /// released. Returns the monotonic time at which the next iteration is due at the latest.
     fn run_once(&self) -> Option<Timestamp> {
         // A panic would end the driver's task, and no request would ever get a reply.
         let _guard = AbortOnPanic;
@@ -362,105 +358,58 @@ impl Driver {
         drop(streams);
         self.deferred_commands.borrow_mut().extend(commands);
         self.submit_deferred();
-        let mut engine = self.engine.borrow_mut();
-        let engine = engine.as_mut()?;
-        self.take_completed(engine, now);
-        let check_clock = engine.pipeline.has_wall_timers() && self.check_clock_at.get() <= now.mono;
-        if check_clock || engine.pipeline.poll_timeout().is_some_and(|at| at <= now.mono) {
-            self.check_clock_at.set(now.mono.after(WALL_CLOCK_INTERVAL));
-            engine.pipeline.handle_timeout(now);
+        let next_turn = self.drive(now);
+        if self.status.has_failed() && !self.is_failure_seen.replace(true) {
+            self.streams.borrow_mut().close_all();
         }
-        // Jobs before outputs: the disk works on the next batch while responses are written.
-        self.start_jobs(engine, now);
-        self.release_outputs(&mut engine.pipeline, now);
-        self.log_notices(&mut engine.pipeline);
-        self.log_failure(&engine.pipeline);
         if !self.deferred_commands.borrow().is_empty() {
             self.wake();
         }
-        let check = self.streams.borrow().next_check().map(|at| engine.pipeline.broker().mono_at(at));
-        let check_clock = engine.pipeline.has_wall_timers().then(|| self.check_clock_at.get());
-        engine.pipeline.poll_timeout().into_iter().chain(check).chain(check_clock).min()
+        self.publish_figures();
+        let check = self.streams.borrow().next_check().map(|at| self.broker_clock.get().mono_at(at));
+        next_turn.into_iter().chain(check).min()
     }
 
-    fn take_completed(&self, engine: &mut Engine, now: Now) {
-        let Disk::Threads(io_threads) = &engine.disk else { return };
-        while let Some(done) = io_threads.poll_completed() {
-            self.complete_job(&mut engine.pipeline, now, done.job, done.result, Some(done.took));
-        }
-        while let Some(done) = io_threads.poll_completed_read() {
-            engine.pipeline.complete_read(now, &done.job, done.result);
-        }
-    }
-
-    fn complete_job(
-        &self,
-        pipeline: &mut Pipeline,
-        now: Now,
-        job: Job,
-        result: Result<(), StorageFault>,
-        took: Option<Duration>,
-    ) {
-        let (class, synced, bytes) = (job.class(), pipeline.synced(), job.appended_bytes());
-        pipeline.complete(now, job, result);
-        if class == JobClass::Log {
-            self.log_busy_since.set(None);
-            self.metrics.observe_log_batch(pipeline.synced().lsn.0 - synced.lsn.0, bytes, took);
-        } else {
-            self.metrics.count_snapshot_bytes(bytes);
-            self.log_room.notify_waiters();
-        }
-    }
-
-    fn start_jobs(&self, engine: &mut Engine, now: Now) {
-        for class in [JobClass::Log, JobClass::Background] {
-            while let Some(job) = engine.pipeline.poll_job(class) {
-                match &mut engine.disk {
-                    Disk::Threads(io_threads) => {
-                        if class == JobClass::Log {
-                            self.log_busy_since.set(Some(now.mono));
-                        }
-                        io_threads.perform(job);
-                    }
-                    Disk::Volatile(storage) => {
-                        let result = job.perform(storage);
-                        self.complete_job(&mut engine.pipeline, now, job, result, None);
-                        if class == JobClass::Background {
-                            // The slices of a snapshot leave time for other tasks.
-                            self.wake();
-                            break;
-                        }
-                    }
+    /// Drives the broker, or exchanges with its thread what was submitted and released.
+    fn drive(&self, now: Now) -> Option<Timestamp> {
+        match &self.link {
+            Link::Inline(sequencer) => {
+                let mut sequencer = sequencer.borrow_mut();
+                let sequencer = sequencer.as_mut()?;
+                sequencer.turn(now);
+                let clock = BrokerClock::of(sequencer.pipeline(), now);
+                self.broker_clock.set(clock);
+                while let Some(output) = sequencer.poll_output() {
+                    let released = match output {
+                        Output::Reply { ticket, result } => Released::Reply(CommandNumber(ticket.0), result),
+                        Output::Deliver { consumer, delivery } => Released::Delivery(consumer, delivery),
+                        Output::Closed { consumer, .. } => Released::Closed(consumer),
+                    };
+                    self.release(released, &clock, now);
                 }
+                sequencer.next_turn()
             }
-        }
-        while let Some(read) = engine.pipeline.poll_read() {
-            match &mut engine.disk {
-                Disk::Threads(io_threads) => io_threads.read(read),
-                Disk::Volatile(storage) => {
-                    let result = read.perform(storage);
-                    engine.pipeline.complete_read(now, &read, result);
-                    self.wake();
-                }
+            Link::Remote(remote) => {
+                remote.pass_on();
+                let clock = remote.take_released(|released, clock| self.release(released, clock, now));
+                self.broker_clock.set(clock);
+                None
             }
         }
     }
 
-    /// Releases the replies and deliveries that the sync has passed.
-    fn release_outputs(&self, pipeline: &mut Pipeline, now: Now) {
-        let now = pipeline.broker().time_at(now.mono);
-        while let Some(output) = pipeline.poll_output() {
-            match output {
-                Output::Reply { ticket, result } => {
-                    let waiter = self.pending_replies.borrow_mut().take(ticket);
-                    self.reply(waiter, result, pipeline.broker().state().wall_clock());
-                }
-                Output::Deliver { consumer, delivery } => {
-                    let release = self.streams.borrow_mut().deliver(consumer, delivery, now);
-                    release.into_iter().for_each(|command| self.defer(command));
-                }
-                Output::Closed { consumer, .. } => self.streams.borrow_mut().close(consumer),
+    /// Passes on an output that the sync has passed.
+    fn release(&self, released: Released, clock: &BrokerClock, now: Now) {
+        match released {
+            Released::Reply(number, result) => {
+                let waiter = self.pending_replies.borrow_mut().take(number);
+                self.reply(waiter, result, &clock.wall_clock());
             }
+            Released::Delivery(consumer, delivery) => {
+                let commands = self.streams.borrow_mut().deliver(consumer, delivery, clock.time_at(now.mono));
+                commands.into_iter().for_each(|command| self.defer(command));
+            }
+            Released::Closed(consumer) => self.streams.borrow_mut().close(consumer),
         }
     }
 
@@ -485,36 +434,48 @@ impl Driver {
         }
     }
 
-    fn log_notices(&self, pipeline: &mut Pipeline) {
-        while let Some(notice) = pipeline.poll_notice() {
-            tracing::error!("{notice}");
-        }
+    fn publish_figures(&self) {
+        let streams = self.streams.borrow();
+        self.figures.set(ReactorTotals {
+            pending_replies: self.pending_replies.borrow().len(),
+            streams: streams.len(),
+            stream_bytes: streams.bytes(),
+            deliveries_refused: streams.refused(),
+        });
     }
 
-    fn log_failure(&self, pipeline: &Pipeline) {
-        if let Some(failure) = pipeline.failure()
-            && !self.is_failure_logged.replace(true)
-        {
-            tracing::error!("{failure}; nothing more is accepted, restart the broker");
-            self.streams.borrow_mut().close_all();
+    async fn submit_for_slot(&self, command: Command, waiter: impl FnOnce(usize) -> Waiter) -> Result<usize, Unready> {
+        if let Link::Remote(remote) = &self.link {
+            std::future::poll_fn(|context| match remote.must_wait(context.waker()) {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            })
+            .await;
         }
-    }
-
-    fn submit_for_slot(&self, command: Command, waiter: impl FnOnce(usize) -> Waiter) -> Result<usize, Unready> {
         if let Some(unready) = self.unready() {
             return Err(unready);
         }
         let slot = self.pending_replies.borrow_mut().open_slot();
-        self.decide(self.clock.now(), command, waiter(slot));
+        self.submit(self.clock.now(), command, waiter(slot));
         Ok(slot)
     }
 
-    fn decide(&self, now: Now, command: Command, waiter: Waiter) {
-        let mut engine = self.engine.borrow_mut();
-        let engine = engine.as_mut().expect("commands are submitted to a started broker only");
-        let _guard = AbortOnPanic;
-        let ticket = engine.pipeline.handle(now, command);
-        self.pending_replies.borrow_mut().register(ticket, waiter);
+    /// Decides a command, or gives it to the thread that does.
+    fn submit(&self, now: Now, command: Command, waiter: Waiter) {
+        let mut pending_replies = self.pending_replies.borrow_mut();
+        match &self.link {
+            Link::Inline(sequencer) => {
+                let mut sequencer = sequencer.borrow_mut();
+                let sequencer = sequencer.as_mut().expect("commands are submitted to a started broker only");
+                let ticket = sequencer.handle(now, command);
+                pending_replies.register_as(CommandNumber(ticket.0), waiter);
+            }
+            Link::Remote(remote) => {
+                let number = pending_replies.register(waiter);
+                remote.submit(Submission::Command(number, command));
+            }
+        }
+        self.figures.set_pending_replies(pending_replies.len());
         self.wake();
     }
 
@@ -524,7 +485,7 @@ impl Driver {
     }
 
     fn submit_deferred(&self) {
-        if self.engine.borrow().is_none() {
+        if !self.status.is_started() {
             return;
         }
         loop {
@@ -535,7 +496,7 @@ impl Driver {
                 }
                 _ => Waiter::Discard,
             };
-            self.decide(self.clock.now(), command, waiter);
+            self.submit(self.clock.now(), command, waiter);
         }
     }
 }
@@ -572,20 +533,6 @@ impl Drop for ReplyFuture<'_> {
         let untaken = self.driver.pending_replies.borrow_mut().abandon(slot);
         if let Some(Ok(Reply::Subscribed { consumer })) = untaken {
             self.driver.disconnect(consumer);
-        }
-    }
-}
-
-/// Guards the broker's state against panics: should one occur while the guard is held, memory may be inconsistent, and
-/// the process aborts. The log has everything that was acknowledged. (A panic elsewhere costs only the connection it
-/// happened on.)
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            tracing::error!("the broker panicked; aborting, a restart recovers from the log");
-            std::process::abort();
         }
     }
 }

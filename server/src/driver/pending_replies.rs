@@ -1,18 +1,21 @@
-//! Replies that wait for the sync: which consumer of a reply belongs to which ticket.
+//! Replies that wait for the sync: what takes the reply to which command.
 //!
 //! The broker replies in the order of commands, except that a reply whose bytes have to be read first (a peek, a
-//! stored result) is overtaken by others. So the waiters are a queue with gaps: no lookup and no allocation per
-//! request.
+//! stored result) is overtaken by others.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use driftq_core::types::{ConsumerId, Ticket, WallClock};
+use driftq_core::types::{ConsumerId, WallClock};
 use driftq_core::{Refusal, Reply};
 use slab::Slab;
 
 use super::streams::StreamSpec;
+use super::ticket_queue::TicketQueue;
+
+/// Number of a command, counted by the reactor it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CommandNumber(pub(super) u64);
 
 /// The reply to a command.
 pub(crate) type ReplyResult = Result<Reply, Refusal>;
@@ -48,12 +51,7 @@ enum Slot {
 /// The queue of waiters, and the slots of those that are futures.
 #[derive(Default)]
 pub(crate) struct PendingReplies {
-    /// The ticket of the oldest waiter.
-    first: Ticket,
-    /// The waiters in the order of tickets; `None` where the reply was released before an older one.
-    queue: VecDeque<Option<Waiter>>,
-    /// The waiters in the queue.
-    waiting: usize,
+    waiters: TicketQueue<Waiter>,
     slots: Slab<Slot>,
 }
 
@@ -63,27 +61,19 @@ impl PendingReplies {
         self.slots.insert(Slot::Waiting(None))
     }
 
-    /// Registers `waiter` for the reply to `ticket`, the newest ticket.
-    pub(crate) fn register(&mut self, ticket: Ticket, waiter: Waiter) {
-        if self.queue.is_empty() {
-            self.first = ticket;
-        }
-        assert_eq!(ticket.0, self.first.0 + self.queue.len() as u64, "tickets are issued one by one");
-        self.queue.push_back(Some(waiter));
-        self.waiting += 1;
+    /// Registers `waiter` for the reply to the next command, and returns the number of that.
+    pub(crate) fn register(&mut self, waiter: Waiter) -> CommandNumber {
+        CommandNumber(self.waiters.push(waiter))
     }
 
-    /// The waiter of `ticket`, whose reply is released.
-    pub(crate) fn take(&mut self, ticket: Ticket) -> Waiter {
-        let at = ticket.0.checked_sub(self.first.0).and_then(|at| usize::try_from(at).ok());
-        let waiter = at.and_then(|at| self.queue.get_mut(at)).and_then(Option::take);
-        let waiter = waiter.expect("every ticket has one waiter and one reply");
-        self.waiting -= 1;
-        while let Some(None) = self.queue.front() {
-            self.queue.pop_front();
-            self.first = self.first.next();
-        }
-        waiter
+    /// Registers `waiter` for the reply to the next command, which has this number.
+    pub(crate) fn register_as(&mut self, number: CommandNumber, waiter: Waiter) {
+        self.waiters.push_as(number.0, waiter);
+    }
+
+    /// The waiter of a command whose reply is released.
+    pub(crate) fn take(&mut self, number: CommandNumber) -> Waiter {
+        self.waiters.take(number.0)
     }
 
     /// Stores the reply in its slot and wakes the future. False if the future was dropped.
@@ -99,7 +89,7 @@ impl PendingReplies {
                 self.slots.remove(slot);
                 false
             }
-            Slot::Ready(_) => unreachable!("a ticket has one reply"),
+            Slot::Ready(_) => unreachable!("a command has one reply"),
         }
     }
 
@@ -134,32 +124,6 @@ impl PendingReplies {
 
     /// Number of replies not yet released.
     pub(crate) fn len(&self) -> usize {
-        self.waiting
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn taken(pending: &mut PendingReplies, ticket: u64) -> usize {
-        match pending.take(Ticket(ticket)) {
-            Waiter::Future(slot) => slot,
-            _ => panic!("not the waiter"),
-        }
-    }
-
-    #[test]
-    fn reply_that_waits_for_its_bytes_is_overtaken() {
-        let mut pending = PendingReplies::default();
-        (5..9).for_each(|ticket| pending.register(Ticket(ticket), Waiter::Future(ticket as usize)));
-        assert_eq!((taken(&mut pending, 6), taken(&mut pending, 7), pending.len()), (6, 7, 2));
-        pending.register(Ticket(9), Waiter::Future(9));
-        assert_eq!((taken(&mut pending, 5), pending.len()), (5, 2));
-        assert_eq!((pending.queue.len(), pending.first), (2, Ticket(8)), "gaps are gone with what was before them");
-        assert_eq!((taken(&mut pending, 9), taken(&mut pending, 8), pending.len()), (9, 8, 0));
-        assert!(pending.queue.is_empty());
-        pending.register(Ticket(10), Waiter::Future(10));
-        assert_eq!(taken(&mut pending, 10), 10);
+        self.waiters.len()
     }
 }

@@ -18,13 +18,15 @@
 //! its connection, which counts as sent.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::task::Waker;
 
 use driftq_core::Command;
 use driftq_core::command::{Claim, SetPrefetch, TokenClaim, Withdraw};
 use driftq_core::reply::Delivery;
 use driftq_core::types::{ConsumerId, GroupName, Millis, OwnerName, Timestamp, TopicName};
+
+use super::id_hasher::IdHasher;
 
 /// How long a delivery waits at most for its stream to take it.
 const UNREAD_TIMEOUT: Millis = Millis(1_000);
@@ -102,27 +104,10 @@ pub(crate) struct Streams {
     /// Deliveries that were queued.
     queued: u64,
     streams: HashMap<ConsumerId, Stream, BuildHasherDefault<IdHasher>>,
+    /// Those whose clients are connected.
+    connected: usize,
     /// Streams to check, the soonest first.
     checks: BTreeSet<(Timestamp, ConsumerId)>,
-}
-
-/// Consumer ids are sequential numbers of our own, so a multiplication spreads them well enough.
-#[derive(Debug, Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        unreachable!("a consumer id hashes as one u64, not as {bytes:?}");
-    }
-
-    fn write_u64(&mut self, id: u64) {
-        // The map uses the highest bits too.
-        self.0 = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
 
 /// Result of polling a stream.
@@ -148,6 +133,7 @@ impl Streams {
             refused: 0,
             queued: 0,
             streams: HashMap::default(),
+            connected: 0,
             checks: BTreeSet::new(),
         }
     }
@@ -196,7 +182,9 @@ impl Streams {
             unread_since: Timestamp(0),
             check_at: Timestamp(0),
         };
-        self.streams.insert(consumer, stream);
+        let before = self.streams.insert(consumer, stream);
+        assert!(before.is_none(), "{consumer:?} is connected once");
+        self.connected += 1;
     }
 
     /// Queues a delivery released at `now`. Returns the commands that withdraw it if the stream disconnected meanwhile,
@@ -367,6 +355,9 @@ impl Streams {
     /// The client of a stream has disconnected. Returns the commands that withdraw what it did not read.
     pub(crate) fn disconnect(&mut self, consumer: ConsumerId) -> Vec<Command> {
         let Some(stream) = self.streams.get_mut(&consumer) else { return Vec::new() };
+        if !stream.disconnected {
+            self.connected -= 1;
+        }
         (stream.disconnected, stream.closed) = (true, true);
         self.throttled.remove(&consumer);
         self.bytes -= stream.bytes;
@@ -377,13 +368,14 @@ impl Streams {
     pub(crate) fn remove(&mut self, consumer: ConsumerId) {
         if let Some(stream) = self.streams.remove(&consumer) {
             self.bytes -= stream.bytes;
+            self.connected -= usize::from(!stream.disconnected);
             self.throttled.remove(&consumer);
         }
     }
 
     /// Number of connected streams.
     pub(crate) fn len(&self) -> usize {
-        self.streams.values().filter(|stream| !stream.disconnected).count()
+        self.connected
     }
 }
 

@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -116,7 +117,7 @@ type RoutedLine = Result<Line, ApiError>;
 impl BatchBody {
     pub(crate) fn new(api: Rc<Api>, kind: BatchKind, body: RequestBody, names: Rc<ConnectionNames>) -> Self {
         let partial_bytes = BodyBytes::new(&api.bodies);
-        let responses = Rc::new(ResponseLines { metrics: Rc::clone(&api.metrics), inner: RefCell::default() });
+        let responses = Rc::new(ResponseLines { metrics: Arc::clone(&api.metrics), inner: RefCell::default() });
         Self {
             api,
             kind,
@@ -177,6 +178,9 @@ impl BatchBody {
         self.poll_routing(context);
         loop {
             if self.responses.is_full() || self.is_routing_full() {
+                return;
+            }
+            if self.api.driver.poll_submit(context.waker()).is_pending() {
                 return;
             }
             if let Some(end) = memchr::memchr(b'\n', &self.chunk) {
@@ -453,7 +457,7 @@ enum Pending {
 
 /// Response lines, in the order of the request's lines.
 struct ResponseLines {
-    metrics: Rc<Metrics>,
+    metrics: Arc<Metrics>,
     inner: RefCell<ResponseLinesInner>,
 }
 
@@ -537,7 +541,7 @@ impl ResponseLines {
             (Pending::Settled, Ok(_)) => out.extend_from_slice(b"{\"status\":204}\n"),
             (Pending::Complete(routing), Ok(reply)) => {
                 let outputs = Complete::reply(reply);
-                write_line(out, |json| write_completed(json, &outputs, &routing, &self.metrics));
+                write_line(out, |json| write_completed(json, &outputs, routing, &self.metrics));
             }
             (Pending::Begin, Ok(reply)) => {
                 let begun = Begin::reply(reply);

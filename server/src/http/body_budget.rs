@@ -3,15 +3,15 @@
 //! A body that arrives in one piece is not counted: it is handled and gone before anything else happens. What counts is
 //! what is collected while its rest is awaited, and messages that wait for room in the log.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The memory that unfinished bodies share.
+/// The memory that the unfinished bodies of all reactors share.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
     max: usize,
-    used: Cell<usize>,
-    refused: Cell<u64>,
+    used: AtomicUsize,
+    refused: AtomicU64,
 }
 
 /// There is no memory left for more of a body.
@@ -20,39 +20,39 @@ pub(crate) struct NoMemory;
 
 impl BodyBudget {
     /// A budget of `max` bytes.
-    pub(crate) fn new(max: usize) -> Rc<Self> {
-        Rc::new(Self { max, used: Cell::new(0), refused: Cell::new(0) })
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { max, used: AtomicUsize::new(0), refused: AtomicU64::new(0) })
     }
 
     /// Bytes in use.
     pub(crate) fn used(&self) -> usize {
-        self.used.get()
+        self.used.load(Ordering::Relaxed)
     }
 
     /// Number of bodies that were refused.
     pub(crate) fn refused(&self) -> u64 {
-        self.refused.get()
+        self.refused.load(Ordering::Relaxed)
     }
 }
 
 /// The part of the budget that one body uses, until dropped.
 #[derive(Debug)]
 pub(crate) struct BodyBytes {
-    budget: Rc<BodyBudget>,
+    budget: Arc<BodyBudget>,
     bytes: usize,
 }
 
 impl BodyBytes {
     /// Nothing yet.
-    pub(crate) fn new(budget: &Rc<BodyBudget>) -> Self {
-        Self { budget: Rc::clone(budget), bytes: 0 }
+    pub(crate) fn new(budget: &Arc<BodyBudget>) -> Self {
+        Self { budget: Arc::clone(budget), bytes: 0 }
     }
 
     /// Holds `bytes` bytes.
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub(crate) fn hold(budget: &Rc<BodyBudget>, bytes: usize) -> Result<Self, NoMemory> {
+    pub(crate) fn hold(budget: &Arc<BodyBudget>, bytes: usize) -> Result<Self, NoMemory> {
         let mut held = Self::new(budget);
         held.set(bytes)?;
         Ok(held)
@@ -76,17 +76,19 @@ impl BodyBytes {
 
     /// The memory was freed.
     pub(crate) fn clear(&mut self) {
-        self.budget.used.set(self.budget.used.get() - self.bytes);
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
         self.bytes = 0;
     }
 
     fn set(&mut self, bytes: usize) -> Result<(), NoMemory> {
-        let others = self.budget.used.get() - self.bytes;
-        if others + bytes > self.budget.max {
-            self.budget.refused.set(self.budget.refused.get() + 1);
+        let change = |used: usize| {
+            let others = used - self.bytes;
+            Some(others + bytes).filter(|used| *used <= self.budget.max)
+        };
+        if self.budget.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_err() {
+            self.budget.refused.fetch_add(1, Ordering::Relaxed);
             return Err(NoMemory);
         }
-        self.budget.used.set(others + bytes);
         self.bytes = bytes;
         Ok(())
     }

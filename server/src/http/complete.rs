@@ -20,6 +20,7 @@ use super::idempotency::final_status;
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::produce::{route, write_unrouted};
 use super::response::{ApiResponse, json};
+use crate::driver::Reading;
 use crate::json::{Json, object};
 use crate::metrics::Metrics;
 use crate::router::{Company, RouterFailure};
@@ -120,21 +121,32 @@ impl RoutedStep {
         Self { failures: Vec::new(), step }
     }
 
-    /// The step, and what becomes of its routing if it is submitted now.
+    /// The step, and what becomes of its routing if it is submitted next.
     pub(crate) fn submit(self, api: &Api) -> (Box<Complete>, StepRouting) {
         if api.router.is_empty() {
             return (self.step, StepRouting::default());
         }
-        let uses = api.driver.with_pipeline(|pipeline| pipeline.broker().router_uses(&self.step)).flatten();
-        // A step that was completed before stores nothing, so nothing becomes of its routing now.
-        let routing = uses.map(|uses| StepRouting(uses.into_iter().zip(self.failures).collect()));
-        (self.step, routing.unwrap_or_default())
+        let step = self.step.clone();
+        let uses = api.driver.read(move |pipeline| pipeline.broker().router_uses(&step));
+        (self.step, StepRouting { uses: Some(uses), failures: self.failures })
     }
 }
 
-/// What became of the routing of each output; empty without a router.
-#[derive(Debug, Default)]
-pub(crate) struct StepRouting(Vec<(RouterUse, Option<RouterFailure>)>);
+/// What becomes of the routing of each output; nothing without a router.
+#[derive(Default)]
+pub(crate) struct StepRouting {
+    uses: Option<Reading<Option<Vec<RouterUse>>>>,
+    failures: Vec<Option<RouterFailure>>,
+}
+
+impl StepRouting {
+    /// What became of it, once the step has its reply. A step that was completed before stores nothing, so nothing
+    /// became of its routing now.
+    fn known(self) -> Vec<(RouterUse, Option<RouterFailure>)> {
+        let uses = self.uses.and_then(Reading::now).flatten().unwrap_or_default();
+        uses.into_iter().zip(self.failures).collect()
+    }
+}
 
 /// Routes the outputs and completes the step.
 pub(crate) async fn complete(api: &Rc<Api>, step: Box<Complete>) -> Result<ApiResponse, ApiError> {
@@ -143,7 +155,7 @@ pub(crate) async fn complete(api: &Rc<Api>, step: Box<Complete>) -> Result<ApiRe
     let (step, routing) = routed.submit(api);
     let outputs = api.driver.ask(step).await??;
     let mut out = Json::object();
-    write_completed(&mut out, &outputs, &routing, &api.metrics);
+    write_completed(&mut out, &outputs, routing, &api.metrics);
     Ok(json(StatusCode::OK, out))
 }
 
@@ -155,8 +167,8 @@ pub(crate) async fn route_step(api: Rc<Api>, mut step: Box<Complete>) -> Result<
 }
 
 /// Writes the messages that a step produced, and counts what became of their routing.
-pub(crate) fn write_completed(json: &mut Json, outputs: &[StepOutput], routing: &StepRouting, metrics: &Metrics) {
-    let routing = routing.0.iter().copied().map(Some).chain(std::iter::repeat(None));
+pub(crate) fn write_completed(json: &mut Json, outputs: &[StepOutput], routing: StepRouting, metrics: &Metrics) {
+    let routing = routing.known().into_iter().map(Some).chain(std::iter::repeat(None));
     json.list("produced", outputs.iter().zip(routing), |(output, routing), out| {
         object(out, |json| {
             write_output(output, json);

@@ -117,14 +117,14 @@ pub(crate) async fn listen(listener: TcpListener, service: Rc<Service>, stop: Rc
             tracing::info!("accepting connections again");
         }
         match accepted {
-            Ok((socket, _)) if api.metrics.connections() >= connections_max => {
-                api.metrics.count_refused_connection();
-                // Only what the socket takes at once: a refused connection is not waited for.
-                let _ = socket.try_write(TOO_MANY_CONNECTIONS);
-            }
             Ok((socket, _)) => {
                 // Counted here and not in its task: several may be accepted before the first task runs.
-                let open = api.metrics.open_connection();
+                let Some(open) = api.metrics.open_connection(connections_max) else {
+                    api.metrics.count_refused_connection();
+                    // Only what the socket takes at once: a refused connection is not waited for.
+                    let _ = socket.try_write(TOO_MANY_CONNECTIONS);
+                    continue;
+                };
                 let connection = serve(socket, Rc::clone(&service), builder.clone(), Rc::clone(&stop));
                 tokio::task::spawn_local(async move {
                     connection.await;

@@ -99,7 +99,8 @@ pub(crate) async fn consume(api: &Api, fields: ConsumeFields<'_>) -> Result<ApiR
     let subscribe = fields.subscribe(api.settings.prefetch)?;
     let wait = millis("wait_ms", fields.wait_ms)?.map(|wait| Duration::from_millis(wait.0));
     let topic = subscribe.topic.clone();
-    let consumer = api.driver.subscribe(subscribe).await??;
+    let lease = api.settings.limits.lease(subscribe.lease);
+    let consumer = api.driver.subscribe(subscribe, lease).await??;
     let now = Instant::now();
     let keep_alive = api.settings.http.stream_keep_alive;
     let mut body = StreamBody {
@@ -111,6 +112,7 @@ pub(crate) async fn consume(api: &Api, fields: ConsumeFields<'_>) -> Result<ApiR
         delivered_at: now,
         sent_at: now,
         timer: Box::pin(tokio::time::sleep(wait.map_or(keep_alive, |wait| wait.min(keep_alive)))),
+        reading: None,
         is_complete: false,
     };
     if wait.is_some() {
@@ -135,6 +137,8 @@ struct StreamBody {
     delivered_at: Instant,
     sent_at: Instant,
     timer: Pin<Box<Sleep>>,
+    /// Asks whether messages are read from the log, once the idle time has passed.
+    reading: Option<Pin<Box<dyn Future<Output = Option<bool>>>>>,
     /// The stream ended by `max` or `wait_ms`, which is no disconnect.
     is_complete: bool,
 }
@@ -177,11 +181,15 @@ impl StreamBody {
     /// A keep-alive line, or the end of a stream that was idle for `wait`. The timer is not reset at every delivery; if
     /// it fires too early, it is set again.
     fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
-        while self.timer.as_mut().poll(context).is_ready() {
+        while self.reading.is_some() || self.timer.as_mut().poll(context).is_ready() {
             let (now, blank_at) = (Instant::now(), self.sent_at + self.keep_alive);
             let end_at = self.wait.and_then(|wait| self.delivered_at.checked_add(wait));
             if end_at.is_some_and(|end_at| end_at <= now) {
-                if !self.driver.awaits_bytes(self.consumer) {
+                let (driver, consumer) = (&self.driver, self.consumer);
+                let reading = self.reading.get_or_insert_with(|| Box::pin(driver.awaits_bytes(consumer).wait()));
+                let awaits_bytes = std::task::ready!(reading.as_mut().poll(context));
+                self.reading = None;
+                if awaits_bytes != Some(true) {
                     self.is_complete = true;
                     return Poll::Ready(None);
                 }
@@ -190,6 +198,7 @@ impl StreamBody {
                 self.timer.as_mut().reset(now + self.wait.unwrap_or_default().max(READ_INTERVAL));
                 continue;
             }
+            self.reading = None;
             if blank_at <= now {
                 self.sent_at = now;
                 return Poll::Ready(Some(b"\n".to_vec()));

@@ -46,5 +46,5 @@ mod timeouts;
 mod topics;
 mod unsent;
 
-pub(crate) use self::api::Api;
+pub(crate) use self::api::{Api, Shared};
 pub(crate) use self::service::Service;

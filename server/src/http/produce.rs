@@ -95,7 +95,7 @@ pub(crate) async fn route(
     let decision = tokio::select! {
         biased;
         decision = api.router.route(request, company) => decision,
-        () = api.driver.draining() => return Err(Unready::Draining.into()),
+        () = api.driver.status().draining() => return Err(Unready::Draining.into()),
     };
     match decision {
         Ok(decision) => {

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ impl RequestBody {
     }
 
     /// The whole body, unless longer than `max` or than the memory left for unfinished bodies.
-    pub(crate) async fn collect(mut self, max: usize, budget: Rc<BodyBudget>) -> Result<Bytes, ApiError> {
+    pub(crate) async fn collect(mut self, max: usize, budget: Arc<BodyBudget>) -> Result<Bytes, ApiError> {
         if self.incoming.size_hint().lower() > max as u64 {
             return Err(self.refuse_too_long(max));
         }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -125,7 +126,7 @@ impl PendingRequest {
     fn body(&self, api: &Api, incoming: Incoming) -> impl Future<Output = Result<Bytes, ApiError>> + use<> {
         let timeouts = BodyTimeouts::of(&api.settings.http);
         let body = RequestBody::new(incoming, timeouts, self.connection.clone());
-        body.collect(api.settings.http.body_bytes_max, Rc::clone(&api.bodies))
+        body.collect(api.settings.http.body_bytes_max, Arc::clone(&api.bodies))
     }
 
     /// Drops headers and URI. They share memory with hyper's read buffer, which can be reused while the reply is
@@ -238,7 +239,7 @@ async fn dispatch(
         Route::Config => return Ok(status::config(api)),
         Route::Digest => return status::digest(api).await,
         Route::OpenApi => return Ok(status::openapi()),
-        Route::Metrics => return Ok(status::metrics(api, &request.headers)),
+        Route::Metrics => return Ok(status::metrics(api, &request.headers).await),
         Route::ListTopics => return topics::list(api, &query).await,
         Route::DescribeTopic(name) => return topics::describe(api, name).await,
         Route::DeleteTopic(name) => return topics::delete(api, name).await,

@@ -1,11 +1,12 @@
 //! `/v1/healthz`, `/v1/readyz`, `/v1/version`, `/v1/config`, `/v1/digest`, `/v1/openapi.json` and `/metrics`.
 
-use driftq_core::Pipeline;
+use std::sync::Arc;
+
 use driftq_core::command::ListTopics;
 use hyper::StatusCode;
 use hyper::header::{ACCEPT, HeaderMap, HeaderValue};
 
-use super::api::Api;
+use super::api::{Api, Shared};
 use super::error::ApiError;
 use super::response::{ApiResponse, ContentType, json, json_text, text};
 use crate::driver::Unready;
@@ -47,8 +48,10 @@ pub(crate) fn config(api: &Api) -> ApiResponse {
 
 /// `GET /v1/digest`: a digest of the whole state, and the LSN it belongs to.
 pub(crate) async fn digest(api: &Api) -> Result<ApiResponse, ApiError> {
-    let _permit = api.digests.acquire().await;
-    let (lsn, state) = api.driver.snapshot_state()?;
+    let _permit = api.shared.digests.acquire().await;
+    // The state may be ahead of the sync. The copy shares memory.
+    let copy = api.driver.read(|pipeline| (pipeline.broker().appended(), pipeline.state().clone()));
+    let (lsn, state) = copy.wait().await.ok_or(Unready::Recovering)?;
     // On another thread, as it reads the whole state.
     let digest = tokio::task::spawn_blocking(move || state.digest()).await;
     let digest = digest.map_err(|_| ApiError::from(Unready::Failed))?;
@@ -66,29 +69,25 @@ pub(crate) fn openapi() -> ApiResponse {
 }
 
 /// `GET /metrics`: OpenMetrics if the client accepts it, else the Prometheus text format.
-pub(crate) fn metrics(api: &Api, headers: &HeaderMap) -> ApiResponse {
-    let (stream_bytes, deliveries_refused) = api.driver.stream_bytes();
+pub(crate) async fn metrics(api: &Api, headers: &HeaderMap) -> ApiResponse {
+    let Shared { bodies, unsent, .. } = &*api.shared;
     let memory = MemoryFigures {
-        stream_bytes,
-        deliveries_refused,
-        body_bytes: api.bodies.used(),
-        bodies_refused: api.bodies.refused(),
-        unsent_bytes: api.unsent.used(),
-        answers_refused: api.unsent.refused(),
-        slow_readers_closed: api.unsent.closed(),
+        body_bytes: bodies.used(),
+        bodies_refused: bodies.refused(),
+        unsent_bytes: unsent.used(),
+        answers_refused: unsent.refused(),
+        slow_readers_closed: unsent.closed(),
     };
-    let render = |pipeline: Option<&Pipeline>| {
-        api.metrics.render(&BrokerFigures {
-            streams: api.driver.stream_count(),
-            pending_replies: api.driver.pending_reply_count(),
-            is_ready: api.driver.unready_for_probes().is_none(),
-            log_busy_for: api.driver.log_busy_for(),
-            memory,
-            now: api.driver.now(),
-            pipeline,
-        })
+    let figures = BrokerFigures {
+        reactors: api.shared.reactor_totals(),
+        is_ready: api.driver.unready_for_probes().is_none(),
+        log_busy_for: api.driver.log_busy_for(),
+        memory,
+        now: api.driver.now(),
     };
-    let figures = api.driver.with_pipeline(|pipeline| render(Some(pipeline))).unwrap_or_else(|| render(None));
+    let metrics = Arc::clone(&api.metrics);
+    let rendered = api.driver.read(move |pipeline| metrics.render(&figures, Some(pipeline)));
+    let figures = rendered.wait().await.unwrap_or_else(|| api.metrics.render(&figures, None));
     let accepts = |kind: &HeaderValue| kind.to_str().is_ok_and(|kind| kind.contains("application/openmetrics-text"));
     if headers.get_all(ACCEPT).iter().any(accepts) {
         return text(ContentType::OpenMetrics, figures);

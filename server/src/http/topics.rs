@@ -122,10 +122,11 @@ const DESCRIBED_MAX: usize = 100_000;
 
 /// `GET /v1/topics/{topic}`.
 pub(crate) async fn describe(api: &Api, name: TopicName) -> Result<ApiResponse, ApiError> {
-    let lines = api.driver.with_pipeline(|pipeline| {
-        pipeline.state().topic_named(&name).map(|topic| topic.group_count() * topic.partition_count() as usize)
+    let of = name.clone();
+    let lines = api.driver.read(move |pipeline| {
+        pipeline.state().topic_named(&of).map(|topic| topic.group_count() * topic.partition_count() as usize)
     });
-    if let Some(lines) = lines.flatten().filter(|lines| *lines > DESCRIBED_MAX) {
+    if let Some(lines) = lines.wait().await.flatten().filter(|lines| *lines > DESCRIBED_MAX) {
         let message = format!("{lines} groups times partitions are too many for one response; see /metrics");
         return Err(ApiError::invalid(message));
     }

@@ -11,10 +11,15 @@
 //!
 //! In HTTP/1, hyper copies a body into its own buffer: what it copied counts until the buffer is flushed. In HTTP/2 the
 //! chunks themselves wait for the client's flow control window, and count until they are dropped.
+//!
+//! The budget is one for all reactors. Each looks after its own connections; one whose bodies wait for room learns of
+//! what others have freed within [`RELIEF_INTERVAL`].
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
@@ -28,57 +33,71 @@ const RELIEF_INTERVAL: Duration = Duration::from_millis(100);
 /// The part of the budget that one connection may use with answers to `GET`.
 const CONNECTION_SHARE: usize = 8;
 
-/// The memory that unsent responses share.
+/// The memory that the unsent responses of all reactors share.
 #[derive(Debug)]
-pub(crate) struct UnsentBudget {
+pub(crate) struct UnsentTotals {
     max: usize,
-    used: Cell<usize>,
-    connections: RefCell<Slab<Rc<Counts>>>,
-    /// Bodies that wait until the budget is not used up any more.
-    waiters: RefCell<Vec<Waker>>,
-    is_relieving: Cell<bool>,
-    refused: Cell<u64>,
-    closed: Cell<u64>,
+    used: AtomicUsize,
+    refused: AtomicU64,
+    closed: AtomicU64,
 }
 
-impl UnsentBudget {
-    /// A budget of `max` bytes.
-    pub(crate) fn new(max: usize) -> Rc<Self> {
-        Rc::new(Self {
-            max,
-            used: Cell::new(0),
-            connections: RefCell::default(),
-            waiters: RefCell::default(),
-            is_relieving: Cell::new(false),
-            refused: Cell::new(0),
-            closed: Cell::new(0),
-        })
+impl UnsentTotals {
+    /// At most `max` bytes.
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { max, used: AtomicUsize::new(0), refused: AtomicU64::new(0), closed: AtomicU64::new(0) })
     }
 
     /// Bytes in use.
     pub(crate) fn used(&self) -> usize {
-        self.used.get()
+        self.used.load(Ordering::Relaxed)
     }
 
     /// Number of answers that were refused.
     pub(crate) fn refused(&self) -> u64 {
-        self.refused.get()
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Number of connections that were closed because their clients did not read.
     pub(crate) fn closed(&self) -> u64 {
-        self.closed.get()
+        self.closed.load(Ordering::Relaxed)
     }
 
     fn is_used_up(&self) -> bool {
-        self.used.get() >= self.max
+        self.used() >= self.max
+    }
+}
+
+/// The connections of one reactor, which share the budget with those of others.
+#[derive(Debug)]
+pub(crate) struct UnsentBudget {
+    totals: Arc<UnsentTotals>,
+    connections: RefCell<Slab<Rc<Counts>>>,
+    /// Bodies that wait until the budget is not used up any more.
+    waiters: RefCell<Vec<Waker>>,
+    is_relieving: Cell<bool>,
+}
+
+impl UnsentBudget {
+    /// No connections yet.
+    pub(crate) fn new(totals: Arc<UnsentTotals>) -> Rc<Self> {
+        Rc::new(Self {
+            totals,
+            connections: RefCell::default(),
+            waiters: RefCell::default(),
+            is_relieving: Cell::new(false),
+        })
     }
 
     fn release(&self, bytes: usize) {
-        self.used.set(self.used.get() - bytes);
-        if !self.is_used_up() {
-            self.waiters.take().into_iter().for_each(Waker::wake);
+        self.totals.used.fetch_sub(bytes, Ordering::Relaxed);
+        if !self.totals.is_used_up() {
+            self.wake_waiters();
         }
+    }
+
+    fn wake_waiters(&self) {
+        self.waiters.take().into_iter().for_each(Waker::wake);
     }
 
     /// Closes stalled connections from time to time until the budget is not used up any more.
@@ -88,11 +107,12 @@ impl UnsentBudget {
         }
         let budget = Rc::clone(self);
         tokio::task::spawn_local(async move {
-            while budget.is_used_up() {
+            while budget.totals.is_used_up() {
                 budget.close_stalled(1);
                 tokio::time::sleep(RELIEF_INTERVAL).await;
             }
             budget.is_relieving.set(false);
+            budget.wake_waiters();
         });
     }
 
@@ -102,12 +122,12 @@ impl UnsentBudget {
         let stalled = |counts: &&Rc<Counts>| counts.bytes.get() > 0 && counts.progress_at.get().elapsed() >= STALLED;
         let mut stalled: Vec<_> = connections.iter().map(|(_, counts)| counts).filter(stalled).collect();
         stalled.sort_by_key(|counts| counts.progress_at.get());
-        let mut left = self.used.get();
+        let mut left = self.totals.used();
         for counts in stalled {
-            if left + wanted <= self.max {
+            if left + wanted <= self.totals.max {
                 return;
             }
-            left -= counts.bytes.get();
+            left = left.saturating_sub(counts.bytes.get());
             counts.is_given_up.set(true);
             counts.task.wake_by_ref();
         }
@@ -173,22 +193,22 @@ impl Unsent {
     /// Whether the answer to a `GET` of so many bytes must be refused. A single answer on an idle connection is refused
     /// by the bound over all only, and not if it is alone.
     pub(crate) fn must_refuse(&self, bytes: usize) -> bool {
-        let max = self.budget.max;
-        let (own, all) = (self.counts.bytes.get(), self.budget.used.get());
+        let max = self.budget.totals.max;
+        let (own, all) = (self.counts.bytes.get(), self.budget.totals.used());
         let is_beyond_all = all > 0 && all + bytes > max;
         if is_beyond_all {
             self.budget.close_stalled(bytes);
         }
         let is_beyond_share = own > 0 && own + bytes > max / CONNECTION_SHARE;
         if is_beyond_all || is_beyond_share {
-            self.budget.refused.set(self.budget.refused.get() + 1);
+            self.budget.totals.refused.fetch_add(1, Ordering::Relaxed);
         }
         is_beyond_all || is_beyond_share
     }
 
     /// The same for a `GET` whose answer is not known yet and may be large, so that it is not prepared in vain.
     pub(crate) fn must_refuse_large(&self) -> bool {
-        self.must_refuse(self.budget.max / CONNECTION_SHARE / 2)
+        self.must_refuse(self.budget.totals.max / CONNECTION_SHARE / 2)
     }
 
     /// Counts bytes of a response as unsent.
@@ -197,8 +217,8 @@ impl Unsent {
             self.counts.progress_at.set(Instant::now());
         }
         self.counts.bytes.set(self.counts.bytes.get() + bytes);
-        self.budget.used.set(self.budget.used.get() + bytes);
-        if self.budget.is_used_up() {
+        self.budget.totals.used.fetch_add(bytes, Ordering::Relaxed);
+        if self.budget.totals.is_used_up() {
             self.budget.relieve();
         }
         UnsentBytes { unsent: self.clone(), bytes }
@@ -206,7 +226,7 @@ impl Unsent {
 
     /// Ready if more may be sent; else the waker is registered.
     pub(crate) fn poll_room(&self, context: &Context<'_>) -> Poll<()> {
-        if !self.budget.is_used_up() {
+        if !self.budget.totals.is_used_up() {
             return Poll::Ready(());
         }
         self.budget.relieve();
@@ -302,7 +322,7 @@ impl WriteTimeout {
         if !self.unsent.counts.is_given_up.get() {
             ready!(self.poll_timer(context));
         }
-        self.unsent.budget.closed.set(self.unsent.budget.closed.get() + 1);
+        self.unsent.budget.totals.closed.fetch_add(1, Ordering::Relaxed);
         Poll::Ready(())
     }
 
@@ -343,18 +363,18 @@ mod tests {
 
     #[test]
     fn bytes_count_until_buffer_is_flushed_or_chunk_is_sent() {
-        let budget = UnsentBudget::new(MAX);
+        let budget = UnsentBudget::new(UnsentTotals::new(MAX));
         let (http1, http2) = (connection(&budget), connection(&budget));
         http2.set_http2();
         drop((http1.count(100), http2.count(10)));
-        assert_eq!(budget.used(), 100, "hyper has a copy for HTTP/1");
+        assert_eq!(budget.totals.used(), 100, "hyper has a copy for HTTP/1");
         http1.on_flush();
-        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.totals.used(), 0);
     }
 
     #[test]
     fn answer_beyond_a_bound_is_refused_and_a_single_one_is_not() {
-        let budget = UnsentBudget::new(MAX);
+        let budget = UnsentBudget::new(UnsentTotals::new(MAX));
         let (first, second) = (connection(&budget), connection(&budget));
         first.set_http2();
         assert!(!first.must_refuse(MAX), "nothing else is unsent");
@@ -365,14 +385,14 @@ mod tests {
         assert!(second.must_refuse(MAX), "all together");
         drop(answer);
         assert!(!second.must_refuse(MAX));
-        assert!(budget.refused() >= 2);
+        assert!(budget.totals.refused() >= 2);
     }
 
     #[test]
     fn body_waits_while_budget_is_used_up() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         tokio::task::LocalSet::new().block_on(&runtime, async {
-            let budget = UnsentBudget::new(MAX);
+            let budget = UnsentBudget::new(UnsentTotals::new(MAX));
             let connection = connection(&budget);
             connection.set_http2();
             let context = Context::from_waker(Waker::noop());
@@ -388,7 +408,7 @@ mod tests {
     fn stalled_connection_is_closed_under_pressure_even_with_a_stream() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         tokio::task::LocalSet::new().block_on(&runtime, async {
-            let budget = UnsentBudget::new(MAX);
+            let budget = UnsentBudget::new(UnsentTotals::new(MAX));
             let (stalled, reading) = (connection(&budget), connection(&budget));
             let mut closing = WriteTimeout::new(stalled.clone(), Duration::from_secs(3_600));
             let mut other = WriteTimeout::new(reading.clone(), Duration::from_secs(3_600));
@@ -403,7 +423,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             assert!(other.poll(context).is_pending());
-            assert_eq!(budget.closed(), 1);
+            assert_eq!(budget.totals.closed(), 1);
         });
     }
 }

@@ -1,9 +1,10 @@
 //! Circuit breaker of the webhook, with a limit on concurrent requests.
 //!
 //! A failure opens the circuit for the configured cooldown. Then one request is let through as a probe, and the others
-//! are skipped until it completes. So an unavailable webhook delays one produce per cooldown, whatever the load.
+//! are skipped until it completes. So an unavailable webhook delays one produce per cooldown, whatever the load and
+//! however many threads ask it.
 
-use std::cell::Cell;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -25,43 +26,58 @@ enum State {
     HalfOpen,
 }
 
-/// State of the circuit.
+/// A circuit and the requests in progress.
 #[derive(Debug)]
 pub(super) struct CircuitBreaker {
     cooldown: Duration,
-    requests: Cell<usize>,
-    state: Cell<State>,
+    circuit: Mutex<Circuit>,
     /// Notified whenever a request completes.
     completed: Notify,
+}
+
+#[derive(Debug)]
+struct Circuit {
+    state: State,
+    requests: usize,
 }
 
 impl CircuitBreaker {
     /// A closed circuit that opens for `cooldown` after a failure.
     pub(super) fn new(cooldown: Duration) -> Self {
-        Self { cooldown, requests: Cell::new(0), state: Cell::new(State::Closed), completed: Notify::new() }
+        let circuit = Circuit { state: State::Closed, requests: 0 };
+        Self { cooldown, circuit: Mutex::new(circuit), completed: Notify::new() }
+    }
+
+    fn circuit(&self) -> MutexGuard<'_, Circuit> {
+        self.circuit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resolves once the line of a batch may ask for a permit.
     pub(super) async fn room_for_batch(&self) {
-        while self.requests.get() >= REQUESTS_OF_BATCHES_MAX {
-            self.completed.notified().await;
+        loop {
+            let completed = self.completed.notified();
+            if self.circuit().requests < REQUESTS_OF_BATCHES_MAX {
+                return;
+            }
+            completed.await;
         }
     }
 
     /// A permit for one request, unless it must be skipped.
     pub(super) fn permit(&self, now: Instant) -> Option<Permit<'_>> {
-        if self.requests.get() >= REQUESTS_MAX {
+        let mut circuit = self.circuit();
+        if circuit.requests >= REQUESTS_MAX {
             return None;
         }
-        let is_probe = match self.state.get() {
+        let is_probe = match circuit.state {
             State::Closed => false,
             State::OpenUntil(until) if until <= now => true,
             State::OpenUntil(_) | State::HalfOpen => return None,
         };
         if is_probe {
-            self.state.set(State::HalfOpen);
+            circuit.state = State::HalfOpen;
         }
-        self.requests.set(self.requests.get() + 1);
+        circuit.requests += 1;
         Some(Permit { breaker: self, is_probe, now })
     }
 }
@@ -78,25 +94,27 @@ impl Permit<'_> {
     /// The request succeeded. Only a probe closes the circuit: a request that began before the failure proves nothing.
     pub(super) fn succeeded(mut self) {
         if std::mem::take(&mut self.is_probe) {
-            self.breaker.state.set(State::Closed);
+            self.breaker.circuit().state = State::Closed;
         }
     }
 
     /// The request failed at `now`.
     pub(super) fn failed(mut self, now: Instant) {
         self.is_probe = false;
-        self.breaker.state.set(State::OpenUntil(now + self.breaker.cooldown));
+        self.breaker.circuit().state = State::OpenUntil(now + self.breaker.cooldown);
     }
 }
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        self.breaker.requests.set(self.breaker.requests.get() - 1);
-        self.breaker.completed.notify_one();
-        if self.is_probe && self.breaker.state.get() == State::HalfOpen {
+        let mut circuit = self.breaker.circuit();
+        circuit.requests -= 1;
+        if self.is_probe && circuit.state == State::HalfOpen {
             // The probe was cancelled; the next request becomes the probe.
-            self.breaker.state.set(State::OpenUntil(self.now));
+            circuit.state = State::OpenUntil(self.now);
         }
+        drop(circuit);
+        self.breaker.completed.notify_one();
     }
 }
 
@@ -146,6 +164,6 @@ mod tests {
         assert!(breaker.permit(start).is_none());
         permits.pop().unwrap().succeeded();
         drop(permits.pop());
-        assert!(breaker.permit(start).is_some() && breaker.requests.get() == REQUESTS_MAX - 2);
+        assert!(breaker.permit(start).is_some() && breaker.circuit().requests == REQUESTS_MAX - 2);
     }
 }

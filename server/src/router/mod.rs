@@ -13,9 +13,11 @@ mod webhook;
 
 use std::fmt::Debug;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use driftq_core::types::RoutingDecision;
 
+use self::circuit_breaker::CircuitBreaker;
 pub use self::request::RouteRequest;
 pub use self::rules::Rules;
 pub use self::webhook::{RouterFailure, WebhookRouter};
@@ -48,6 +50,16 @@ pub trait Router: Debug {
     fn route<'a>(&'a self, request: RouteRequest<'a>, company: Company) -> RouterFuture<'a>;
 }
 
+/// The circuit breaker of a webhook, which all chains that ask it share; nothing without a webhook.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedCircuit(Option<Arc<CircuitBreaker>>);
+
+impl SharedCircuit {
+    pub(crate) fn new(settings: &RouterSettings) -> Self {
+        Self(settings.webhook.as_ref().map(|webhook| Arc::new(CircuitBreaker::new(webhook.cooldown))))
+    }
+}
+
 /// Routers in the order in which they are asked: the first that decides or fails ends the search.
 #[derive(Debug, Default)]
 pub struct RouterChain(Vec<Box<dyn Router>>);
@@ -56,13 +68,19 @@ impl RouterChain {
     /// The routers of these settings. Opens no connection.
     #[must_use]
     pub fn new(settings: RouterSettings) -> Self {
+        let circuit = SharedCircuit::new(&settings);
+        Self::sharing(settings, &circuit)
+    }
+
+    /// The routers of these settings, one of several chains of a process that ask the same webhook.
+    pub(crate) fn sharing(settings: RouterSettings, circuit: &SharedCircuit) -> Self {
         let RouterSettings { webhook, rules } = settings;
         let mut routers: Vec<Box<dyn Router>> = Vec::new();
         if !rules.is_empty() {
             routers.push(Box::new(Rules::new(rules)));
         }
-        if let Some(webhook) = webhook {
-            routers.push(Box::new(WebhookRouter::new(&webhook)));
+        if let (Some(webhook), Some(breaker)) = (webhook, &circuit.0) {
+            routers.push(Box::new(WebhookRouter::sharing(&webhook, Arc::clone(breaker))));
         }
         Self(routers)
     }

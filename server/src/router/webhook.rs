@@ -1,6 +1,7 @@
 //! HTTP client of the webhook: one request, one response, over a small pool of kept connections.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -58,7 +59,7 @@ impl RouterFailure {
 pub struct WebhookRouter {
     url: WebhookUrl,
     timeout: Duration,
-    breaker: CircuitBreaker,
+    breaker: Arc<CircuitBreaker>,
     idle: RefCell<Vec<(Connection, Instant)>>,
 }
 
@@ -85,12 +86,12 @@ impl WebhookRouter {
     /// A client of `webhook`. Opens no connection.
     #[must_use]
     pub fn new(webhook: &Webhook) -> Self {
-        Self {
-            url: webhook.url.clone(),
-            timeout: webhook.timeout,
-            breaker: CircuitBreaker::new(webhook.cooldown),
-            idle: RefCell::default(),
-        }
+        Self::sharing(webhook, Arc::new(CircuitBreaker::new(webhook.cooldown)))
+    }
+
+    /// A client of `webhook` that shares its circuit breaker with clients of other threads.
+    pub(super) fn sharing(webhook: &Webhook, breaker: Arc<CircuitBreaker>) -> Self {
+        Self { url: webhook.url.clone(), timeout: webhook.timeout, breaker, idle: RefCell::default() }
     }
 
     /// The webhook's decision, within its timeout.

@@ -15,6 +15,9 @@ use super::support::*;
 /// The number of damaged folders.
 const CASES: usize = 300;
 
+/// Starts at a time: a read that finds damage is repeated for seconds, in which a start only waits.
+const PARALLEL: usize = 16;
+
 /// What is done to one file.
 #[derive(Clone, Copy, Debug)]
 enum Damage {
@@ -165,7 +168,7 @@ fn damaged_folder_is_refused_with_one_clear_line_or_serves_everything_proven() {
     assert_eq!(cases.len(), CASES);
     let (next, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        for _ in 0..PARALLEL {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);

@@ -260,7 +260,7 @@ pub(super) struct RecordSelection {
 Examples:
   driftq-sim mutants --out docs/simulation/kill-matrix.md
   driftq-sim mutants --only skip-token-check --only backoff-ignored
-  driftq-sim mutants --starts 3 --survey 20
+  driftq-sim mutants --starts 3 --survey 20 --no-shrink
   driftq-sim mutants --traces sim/regressions")]
 pub(super) struct Mutants {
     /// Number of seeds to kill a bug, from every start
@@ -281,6 +281,9 @@ pub(super) struct Mutants {
     /// Directory for a shrunk trace of every killed bug
     #[arg(long, value_name = "DIR")]
     pub(super) traces: Option<PathBuf>,
+    /// Shrink no failing seed
+    #[arg(long, conflicts_with = "traces")]
+    pub(super) no_shrink: bool,
     /// Number of threads [default: one per core]; the results do not depend on it
     #[arg(long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,

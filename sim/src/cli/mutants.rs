@@ -22,7 +22,7 @@ pub(super) fn mutants(args: &Mutants) -> Result<Ending, Misuse> {
     });
     let document = document.transpose()?;
     let faults: Vec<Fault> = if args.only.is_empty() { Fault::ALL.to_vec() } else { args.only.clone() };
-    let effort = Effort { seeds: args.seeds, starts: args.starts, survey: args.survey };
+    let effort = Effort { seeds: args.seeds, starts: args.starts, survey: args.survey, shrinks: !args.no_shrink };
     let jobs = args.jobs.unwrap_or_else(cores);
     print_line!(
         "driftq-sim mutants --seeds {} --starts {} --survey {} --jobs {jobs}: {} planted bugs",

@@ -33,11 +33,13 @@ pub struct Effort {
     pub starts: u64,
     /// The number of seeds run without the oracle, to see which other invariants kill the bug.
     pub survey: u64,
+    /// Whether a killing seed is shrunk.
+    pub shrinks: bool,
 }
 
 impl Default for Effort {
     fn default() -> Self {
-        Self { seeds: 200, starts: 20, survey: 100 }
+        Self { seeds: 200, starts: 20, survey: 100, shrinks: true }
     }
 }
 
@@ -55,7 +57,7 @@ pub struct Row {
     pub first_without_oracle: Option<ViolatedInvariant>,
     /// How often each invariant was violated first, without the oracle.
     pub killers: BTreeMap<u8, u64>,
-    /// A killing seed, shrunk.
+    /// A killing seed, shrunk, if seeds are.
     pub shortest: Option<Shortest>,
 }
 
@@ -121,7 +123,7 @@ pub fn measure(fault: Fault, effort: Effort) -> Row {
         }
     }
     let first = most_frequent(kills.iter().filter_map(|(_, run)| run.violation.as_ref()).map(ViolatedInvariant::from));
-    let shortest = first.as_ref().and_then(|first| shortest_trace(fault, first, &kills));
+    let shortest = first.as_ref().filter(|_| effort.shrinks).and_then(|first| shortest_trace(fault, first, &kills));
 
     let survey = if kills.is_empty() { 0 } else { effort.survey };
     let violated_without_oracle: Vec<ViolatedInvariant> = (0..survey)

@@ -1,5 +1,6 @@
 //! Runs cases against a server, many at a time, since most of them wait for a lease to expire.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,6 +30,8 @@ pub struct Options {
     pub restart: Option<Restart>,
     /// Only cases whose name or section contains this, ignoring case.
     pub only: Option<String>,
+    /// Only cases with one of these names, if any are given.
+    pub names: BTreeSet<&'static str>,
     /// How many cases run at a time.
     pub jobs: usize,
     /// How long a response or delivery that must arrive may take.
@@ -39,7 +42,14 @@ impl Options {
     /// All cases, against the server at `url`, without a restart.
     #[must_use]
     pub fn new(url: &str) -> Self {
-        Self { url: url.to_owned(), restart: None, only: None, jobs: 24, timeout: Duration::from_secs(5) }
+        Self {
+            url: url.to_owned(),
+            restart: None,
+            only: None,
+            names: BTreeSet::new(),
+            jobs: 24,
+            timeout: Duration::from_secs(5),
+        }
     }
 
     /// The selected cases.
@@ -47,7 +57,9 @@ impl Options {
     pub fn selected(&self) -> Vec<Case> {
         let only = self.only.as_deref().unwrap_or_default().to_lowercase();
         let wanted = |text: &str| text.to_lowercase().contains(&only);
-        cases().into_iter().filter(|case| wanted(case.name) || wanted(case.section)).collect()
+        let named = |name: &str| self.names.is_empty() || self.names.contains(name);
+        let selected = cases().into_iter().filter(|case| wanted(case.name) || wanted(case.section));
+        selected.filter(|case| named(case.name)).collect()
     }
 }
 

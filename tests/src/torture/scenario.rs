@@ -1,10 +1,9 @@
 //! A server and its history: started, disturbed, restarted, drained and verified.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
@@ -15,7 +14,7 @@ use super::recorder::Recorder;
 use super::verdict::{self, Verdict};
 use super::workload::{GROUPS, Load, TOPICS, Workload};
 use super::{drain, interrupt};
-use crate::daemon::{Daemon, Launcher, Signal};
+use crate::daemon::{Daemon, Launcher, Signal, free_addr};
 use crate::http::{Client, Request};
 
 /// How long a client waits for a response. A paused server takes long.
@@ -44,6 +43,8 @@ pub enum LogMode {
     Complete,
     /// Frequent snapshots, and segments are removed.
     Snapshots,
+    /// As `Snapshots`, with files of a quarter of the size, so that a few calls create one.
+    SmallSnapshots,
 }
 
 impl LogMode {
@@ -55,11 +56,16 @@ impl LogMode {
 
     /// Small files, so that a short run creates many.
     fn config(self) -> String {
-        let every: u64 = if self == Self::Snapshots { 1 << 19 } else { 1 << 40 };
+        let (segment, snapshot, message): (u64, u64, u64) = match self {
+            Self::Complete => (1 << 19, 1 << 40, 1 << 15),
+            Self::Snapshots => (1 << 19, 1 << 19, 1 << 15),
+            Self::SmallSnapshots => (1 << 17, 1 << 17, 1 << 14),
+        };
+        let (reserve, metadata) = (segment / 8, message / 2);
         format!(
-            "[storage]\nsegment_bytes = 524288\nreserve_bytes = 65536\nsnapshot_every_bytes = {every}\n\
-             [limits]\nmessage_bytes_max = 32768\nresult_bytes_max = 32768\nkey_bytes_max = 1024\n\
-             metadata_bytes_max = 16384\nin_flight_max = {IN_FLIGHT_MAX}\n"
+            "[storage]\nsegment_bytes = {segment}\nreserve_bytes = {reserve}\nsnapshot_every_bytes = {snapshot}\n\
+             [limits]\nmessage_bytes_max = {message}\nresult_bytes_max = {message}\nkey_bytes_max = 1024\n\
+             metadata_bytes_max = {metadata}\nin_flight_max = {IN_FLIGHT_MAX}\n"
         )
     }
 }
@@ -110,7 +116,7 @@ impl Scenario {
         let data = disk.as_ref().map_or(home.path(), Disk::path).join("data");
         let config = home.path().join("driftqd.toml");
         fs::write(&config, log.config()).map_err(|error| error.to_string())?;
-        let addr = exclusive_addr().map_err(|error| format!("no address: {error}"))?;
+        let addr = free_addr().map_err(|error| format!("no address: {error}"))?;
         let launcher = Launcher::new(program, &data, &home.path().join("driftqd.log"))
             .addr(addr)
             .args(&["--config", &config.to_string_lossy()]);
@@ -303,13 +309,4 @@ impl Scenario {
         }
         Ok(())
     }
-}
-
-/// An address that only this server uses, also while it is not running: no other process uses this loopback address,
-/// and no outgoing connection has it as its source, which would let a client that connects to a closed port connect to
-/// itself.
-fn exclusive_addr() -> std::io::Result<SocketAddr> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let [_, .., high, low] = (std::process::id().wrapping_mul(61) + NEXT.fetch_add(1, Ordering::Relaxed)).to_be_bytes();
-    TcpListener::bind((Ipv4Addr::new(127, 77, high, low.max(1)), 0))?.local_addr()
 }

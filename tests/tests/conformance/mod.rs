@@ -1,5 +1,8 @@
 //! The conformance suite: conforming brokers pass, DriftQ included, and every defect of a stub broker fails the cases
 //! it concerns.
+//!
+//! Of the cases that a defect does not concern, a third is run against it, another third against the next defect. The
+//! ignored test `every_defect_fails_exactly_the_cases_it_concerns_of_all_cases` runs all of them; `.ci/run` runs it.
 
 mod stub;
 mod trials;
@@ -7,7 +10,7 @@ mod trials;
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::stub::{Defect, Stub};
@@ -18,11 +21,20 @@ use serde_json::Value;
 
 const PAGE: &str = include_str!("../../../docs/conformance.md");
 
-/// Runs the suite against a stub, all cases at once.
-fn suite(defect: Defect, with_restart: bool) -> Report {
+/// Held by a test while it runs whole suites. Their leases are short: two such tests at once may overload a small
+/// machine, so that leases expire before they are acked.
+static SUITES: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    SUITES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the suite, or the cases with these names, against a stub, all cases at once.
+fn suite(defect: Defect, with_restart: bool, names: BTreeSet<&'static str>) -> Report {
     let stub = Stub::start(defect);
     let mut options = Options::new(&stub.url());
     options.restart = with_restart.then(|| stub.restart());
+    options.names = names;
     options.jobs = 256;
     options.timeout = Duration::from_secs(4);
     run(&options, &|_| {}).expect("a server that responds")
@@ -48,7 +60,8 @@ fn case_names_are_unique_and_sections_match_documentation() {
 
 #[test]
 fn conforming_stub_passes_and_every_passed_case_detects_a_defect() {
-    let report = suite(Defect::None, true);
+    let _alone = alone();
+    let report = suite(Defect::None, true, BTreeSet::new());
     assert_eq!(report.names(VerdictKind::Fail), [""; 0], "{report}");
     assert!(report.count(VerdictKind::Pass) >= 190, "{}", report.summary());
     let detecting: BTreeSet<&str> = TRIALS.iter().flat_map(|trial| trial.detected_by).copied().collect();
@@ -71,9 +84,27 @@ fn is_about_restarts(defect: Defect) -> bool {
     )
 }
 
+/// Which of the cases that a defect does not concern are run against it.
+#[derive(Clone, Copy)]
+enum Others {
+    All,
+    /// Every third, beginning with another one for the next defect.
+    Third,
+}
+
+impl Others {
+    /// The cases that are run against the defect of a trial.
+    fn names(self, number: usize, trial: &Trial) -> BTreeSet<&'static str> {
+        let concerned = trial.detected_by.iter().chain(trial.possibly).copied();
+        let is_run = |case: usize| matches!(self, Self::All) || case % 3 == number % 3;
+        let others = cases().into_iter().enumerate().filter(|(case, _)| is_run(*case)).map(|(_, case)| case.name);
+        concerned.chain(others).collect()
+    }
+}
+
 /// Runs the suite against a defect; the error if the cases that fail are not the expected ones.
-fn check_trial(trial: &Trial) -> Option<String> {
-    let report = suite(trial.defect, is_about_restarts(trial.defect));
+fn check_trial(number: usize, trial: &Trial, others: Others) -> Option<String> {
+    let report = suite(trial.defect, is_about_restarts(trial.defect), others.names(number, trial));
     let failed: BTreeSet<&str> = report.names(VerdictKind::Fail).into_iter().collect();
     let missed: Vec<_> = trial.detected_by.iter().filter(|name| !failed.contains(*name)).collect();
     let expected = |name: &str| trial.detected_by.contains(&name) || trial.possibly.contains(&name);
@@ -84,25 +115,46 @@ fn check_trial(trial: &Trial) -> Option<String> {
     (!right).then(|| format!("{:?}: not detected by {missed:?}, but by {unexpected:?}", trial.defect))
 }
 
-#[test]
-fn every_defect_fails_exactly_the_cases_it_concerns() {
-    let (next, again) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+/// Checks these trials, `parallel` at a time. Returns the numbers and the errors of those that are wrong.
+fn check_trials(numbers: &[usize], parallel: usize, others: Others) -> Vec<(usize, String)> {
+    let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
-        for _ in 0..8 {
+        for _ in 0..parallel {
             scope.spawn(|| {
-                while let Some(trial) = TRIALS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if check_trial(trial).is_some() {
-                        again.lock().expect("no panic before").push(trial);
+                while let Some(&number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Some(error) = check_trial(number, &TRIALS[number], others) {
+                        wrong.lock().expect("no panic before").push((number, error));
                     }
                 }
             });
         }
     });
-    // Many suites at once may overload a small machine: trials that failed are repeated alone.
-    let again = again.into_inner().expect("no panic before");
-    eprintln!("{} of {} trials are repeated", again.len(), TRIALS.len());
-    let wrong: Vec<String> = again.into_iter().filter_map(check_trial).collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    wrong.into_inner().expect("no panic before")
+}
+
+/// Checks every trial. Many suites at once may overload a small machine: trials that are wrong are repeated with fewer
+/// others, and in the end alone.
+fn check_every_trial(parallel: usize, others: Others) {
+    let _alone = alone();
+    let mut numbers: Vec<usize> = (0..TRIALS.len()).collect();
+    let mut wrong = Vec::new();
+    for parallel in [parallel, parallel / 4, 1] {
+        wrong = check_trials(&numbers, parallel, others);
+        numbers = wrong.iter().map(|(number, _)| *number).collect();
+        eprintln!("{} of {} trials are wrong, {parallel} at a time", numbers.len(), TRIALS.len());
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn every_defect_fails_exactly_the_cases_it_concerns() {
+    check_every_trial(16, Others::Third);
+}
+
+#[test]
+#[ignore = "all cases against every defect take a minute; .ci/run runs it"]
+fn every_defect_fails_exactly_the_cases_it_concerns_of_all_cases() {
+    check_every_trial(8, Others::All);
 }
 
 /// Runs the suite, or a part of it, against a `driftqd` that is killed and restarted in between.
@@ -144,6 +196,7 @@ fn driftqd_conforms_in_both_profiles_with_documented_deviations() {
     let config = folder.path().join("driftqd.toml");
     std::fs::write(&config, "[limits]\ndedupe_ttl_ms = 1\n").expect("a file");
     let config = config.to_str().expect("a path of text");
+    let _alone = alone();
     std::thread::scope(|scope| {
         let production = scope.spawn(|| driftqd_suite(&[], None));
         let spec = scope.spawn(|| driftqd_suite(&["--profile", "spec"], None));

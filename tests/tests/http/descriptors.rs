@@ -52,16 +52,25 @@ fn limit_is_raised_and_connections_are_fitted_to_it() {
         return;
     }
     let config = exact_config_file(folder.path(), SMALL);
-    let launch = Launch::new(&folder.path().join("data"), &["--config", &config]);
-    let server = launch.wrapper(&["prlimit", "--nofile=70:200"]).start().expect("it starts");
-    assert_eq!(limits(&server), (200, 200), "the soft limit is raised");
+    let launch = Launch::new(&folder.path().join("data"), &["--config", &config, "--reactors", "3"]);
+    let server = launch.wrapper(&["prlimit", "--nofile=70:216"]).start().expect("it starts");
+    assert_eq!(limits(&server), (216, 216), "the soft limit is raised");
     let log = server.log_with("leaves 136 connections");
     assert!(log.lines().any(|line| line.contains("WARN") && line.contains("20000")), "{log}");
     server.create("t", 1);
     let mut first = server.connect();
     assert_eq!(produce(&mut first).0, 200);
+    // Reactors accept independently of each other, so each step waits for the one before.
+    let mut wait_for = |connections: usize| {
+        wait_until(&format!("{connections} connections"), || {
+            let metrics = first.call("GET", "/metrics", &[], "").body;
+            metrics.contains(&format!("\ndriftq_connections {connections}\n"))
+        });
+    };
+    wait_for(1);
     let _held: Vec<_> = (0..135).map(|_| server.connect_raw()).collect();
-    wait_until("all are accepted", || server.send_raw(b"").contains("too many open connections"));
+    wait_for(136);
+    assert!(server.send_raw(b"").contains("too many open connections"));
     // The log creates segments beside as many connections as there may be.
     for _ in 0..100 {
         let (status, body) = produce(&mut first);

@@ -20,6 +20,7 @@ mod memory_bounds;
 mod names;
 mod payloads;
 mod produce;
+mod reactors;
 mod requests;
 mod router;
 mod settle;

@@ -11,6 +11,7 @@ use driftq_core::{Command, OpenOptions, Output, Pipeline, PipelineConfig, ReadJo
 use tokio::sync::Notify;
 
 use super::{CompletedRead, IoThreads, Use};
+use crate::driver::wake::Wake;
 
 const NOW: Timestamp = Timestamp(1_000);
 
@@ -104,7 +105,7 @@ fn completed(threads: &IoThreads) -> CompletedRead {
 }
 
 fn start(storage: &Faulty) -> IoThreads {
-    IoThreads::start(|_: Use| storage.clone(), &Arc::new(Notify::new())).expect("threads start")
+    IoThreads::start(|_: Use| storage.clone(), &Wake::Reactor(Arc::new(Notify::new()))).expect("threads start")
 }
 
 #[test]

@@ -214,6 +214,11 @@ impl Tracker {
                 stored_was_produced(&message, body.as_ref(), produce)?;
             }
             let Some(body) = body else { continue };
+            // A message that was dead-lettered or redriven shares its payload, which may have been found damaged and is
+            // not recorded as lost yet.
+            let meta = body.metadata();
+            let is_copy = meta.dead_letter.is_some() || meta.redrive.is_some();
+            let is_lost = is_lost || (is_copy && self.is_damaged(message.payload.id.lsn));
             let known = StoredMessage {
                 number: number.unwrap_or_default(),
                 partition: id,
@@ -233,7 +238,6 @@ impl Tracker {
             let number = known.number;
             let Some(model) = self.topics.get_mut(&topic.id()) else { continue };
             model.add(message.offset, known);
-            let meta = body.metadata();
             if meta.dead_letter.is_none() && meta.redrive.is_none() {
                 self.output_stored(number)?;
             }
@@ -258,6 +262,12 @@ impl Tracker {
     pub(crate) fn damaged(&mut self, records: &RangeInclusive<Lsn>) {
         let all = self.topics.values_mut().flat_map(|model| model.messages.values_mut());
         all.filter(|known| records.contains(&known.payload_at)).for_each(|known| known.is_lost = true);
+    }
+
+    /// Whether the record was found damaged, of which a stored message has its payload.
+    fn is_damaged(&self, record: Lsn) -> bool {
+        let mut all = self.topics.values().flat_map(|model| model.messages.values());
+        all.any(|known| known.is_lost && known.payload_at == record)
     }
 
     /// The number of the message of which a new message, without its payload, is the dead letter; `None` if that is not

@@ -9,7 +9,7 @@ use std::time::Duration;
 use driftq_history::{self as history, Phase};
 use serde_json::json;
 
-use super::support::{OnFault, timed, under_load};
+use super::support::{OnFault, at_once, timed, under_load};
 use crate::http::Request;
 use crate::torture::disk::Disk;
 use crate::torture::interrupt::{sleep, wait_until};
@@ -50,21 +50,17 @@ fn failing(
     if let Some(reason) = tools::missing_for_syscalls() {
         return Ok(FaultSummary::skipped(fault, reason));
     }
-    timed(fault, |summary| {
-        for (round, (calls, action)) in (0..).zip(cases) {
-            let inject = |scenario: &mut Scenario| {
-                let injector = SyscallInjector::attach(scenario.daemon()?.pid(), LOG_THREAD, calls, action)?;
-                scenario.recorder().driver("fault", &json!({ "calls": calls, "how": action }));
-                Ok(Some(injector))
-            };
-            let (mut verdict, responses) = log_failure(options, round, Load::default(), inject)?;
-            if verdict.passed() && responses.unavailable == 0 {
-                verdict.add_violation("no call was answered 503 after the log had failed".to_owned());
-            }
-            summary.add(1, verdict);
-            on_fault();
+    at_once(fault, cases, on_fault, |round, (calls, action)| {
+        let inject = |scenario: &mut Scenario| {
+            let injector = SyscallInjector::attach(scenario.daemon()?.pid(), LOG_THREAD, calls, action)?;
+            scenario.recorder().driver("fault", &json!({ "calls": calls, "how": action }));
+            Ok(Some(injector))
+        };
+        let (mut verdict, responses) = log_failure(options, round, Load::default(), inject)?;
+        if verdict.passed() && responses.unavailable == 0 {
+            verdict.add_violation("no call was answered 503 after the log had failed".to_owned());
         }
-        Ok(())
+        Ok(verdict)
     })
 }
 
@@ -73,18 +69,14 @@ fn failing(
 /// # Errors
 /// If the driver itself fails.
 pub fn short_write(options: &Options, on_fault: OnFault<'_>) -> Result<FaultSummary, String> {
-    timed("short write", |summary| {
-        for (round, limit) in (0..).zip([150_001, 300_007]) {
-            let inject = |scenario: &mut Scenario| {
-                let pid = scenario.daemon()?.pid().to_string();
-                scenario.recorder().driver("fault", &json!({ "file_bytes_max": limit }));
-                tools::run(Command::new("prlimit").args(["--pid", &pid, &format!("--fsize={limit}:{limit}")]))?;
-                Ok(None)
-            };
-            summary.add(1, log_failure(options, round, LARGE, inject)?.0);
-            on_fault();
-        }
-        Ok(())
+    at_once("short write", &[150_001, 300_007], on_fault, |round, limit| {
+        let inject = |scenario: &mut Scenario| {
+            let pid = scenario.daemon()?.pid().to_string();
+            scenario.recorder().driver("fault", &json!({ "file_bytes_max": limit }));
+            tools::run(Command::new("prlimit").args(["--pid", &pid, &format!("--fsize={limit}:{limit}")]))?;
+            Ok(None)
+        };
+        Ok(log_failure(options, round, LARGE, inject)?.0)
     })
 }
 
@@ -170,19 +162,15 @@ pub fn full_disk(options: &Options, on_fault: OnFault<'_>) -> Result<FaultSummar
     if let Some(reason) = tools::missing_for_mounts() {
         return Ok(FaultSummary::skipped(fault, reason));
     }
-    timed(fault, |summary| {
-        for round in 0..2 {
-            let mount = |home: &Path| Disk::in_memory(6 << 20, home);
-            let mut scenario = Scenario::on_disk(options, &options.driftqd, LogMode::of_round(round), mount)?;
-            let injected = (|| {
-                scenario.start_with_topics()?;
-                let workload = scenario.start_workload(LARGE, "w", options.seed + round)?;
-                under_load(workload, |workload| fill_disk(&mut scenario, workload))
-            })();
-            summary.add(1, scenario.finish(injected)?);
-            on_fault();
-        }
-        Ok(())
+    at_once(fault, &[0, 1].map(LogMode::of_round), on_fault, |round, mode| {
+        let mount = |home: &Path| Disk::in_memory(6 << 20, home);
+        let mut scenario = Scenario::on_disk(options, &options.driftqd, *mode, mount)?;
+        let injected = (|| {
+            scenario.start_with_topics()?;
+            let workload = scenario.start_workload(LARGE, "w", options.seed + round)?;
+            under_load(workload, |workload| fill_disk(&mut scenario, workload))
+        })();
+        scenario.finish(injected)
     })
 }
 

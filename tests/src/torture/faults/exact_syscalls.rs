@@ -21,8 +21,8 @@ const KILLS_MAX: u64 = 400;
 /// Scenarios at a time: most of a scenario is waiting.
 const PARALLEL: usize = 12;
 /// Long values that fill a segment, so that the next segment and a snapshot are created.
-const LONG_VALUES: usize = 24;
-const LONG_BYTES: usize = 28_000;
+const LONG_VALUES: usize = 12;
+const LONG_BYTES: usize = 14_000;
 /// How often a point is tried before the series counts as complete: on a busy machine the call can come before its
 /// tracer.
 const TRIES: usize = 3;
@@ -95,7 +95,7 @@ pub fn exact_syscalls(options: &Options, on_fault: OnFault<'_>) -> Result<FaultS
 
 /// One history with a kill at one call. Returns whether the kill happened.
 fn kill_at(options: &Options, series: Series, point: u64) -> Result<(bool, Verdict), String> {
-    let mut scenario = Scenario::new(options, &options.driftqd, LogMode::Snapshots)?;
+    let mut scenario = Scenario::new(options, &options.driftqd, LogMode::SmallSnapshots)?;
     let action = format!("signal=KILL:when={point}");
     scenario.recorder().driver("fault", &json!({ "call": series.call, "thread": series.thread, "when": point }));
     let mut killed = false;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::torture::interrupt;
-use crate::torture::verdict::FaultSummary;
+use crate::torture::verdict::{FaultSummary, Verdict};
 use crate::torture::workload::Workload;
 
 /// Called after every injected fault, to show progress.
@@ -29,6 +29,26 @@ pub(super) fn timed(
     fill(&mut summary)?;
     summary.time = began.elapsed();
     Ok(summary)
+}
+
+/// A summary of one history per case, all of them at once: most of a history is waiting. `run` gets the number of a
+/// history and its case.
+pub(super) fn at_once<T: Sync>(
+    fault: &str,
+    cases: &[T],
+    on_fault: OnFault<'_>,
+    run: impl Fn(u64, &T) -> Result<Verdict, String> + Sync,
+) -> Result<FaultSummary, String> {
+    timed(fault, |summary| {
+        let rounds: Vec<(u64, &T)> = (0..).zip(cases).collect();
+        let summary = Mutex::new(summary);
+        in_parallel(rounds.len(), &rounds, |&(round, case)| {
+            let verdict = run(round, case)?;
+            summary.lock().map_err(|_| "another history panicked")?.add(1, verdict);
+            on_fault();
+            Ok(())
+        })
+    })
 }
 
 /// Divides `total` into rounds of at most `each_max`.

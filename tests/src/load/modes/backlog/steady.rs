@@ -3,7 +3,9 @@
 //! Four topics have a quarter of the backlog each and very different shares of the rate, so their messages live for
 //! very different times; since they stand side by side in the log, segments have to be cleaned.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
@@ -117,7 +119,7 @@ async fn drive(options: &BacklogOptions, broker: &Broker, topics: &[String], len
         Target::<Produces>::connect(broker.addr(), &probes, Pace { connections, length, rate: Some(rate) }).await?;
     let syncs = broker.probe_disk()?.map(|probe| probe.sample_every(BARE_SYNC_INTERVAL));
     let (before, written_before, begun) = (broker.log_counters().await?, broker.written(), Instant::now());
-    let mut workers = start_workers(options, broker, topics, begun + length).await?;
+    let workers = start_workers(options, broker, topics, begun + length)?;
 
     let (mut calm, mut busy, mut last) = (Stats::default(), Stats::default(), before);
     while begun.elapsed() < length {
@@ -132,12 +134,7 @@ async fn drive(options: &BacklogOptions, broker: &Broker, topics: &[String], len
         progress.message(&format!("producing and acking: {growth:.2} × the records so far"));
     }
     let syncs = syncs.map_or_else(|| Ok(Vec::new()), SyncSampler::finish)?;
-    let (mut messages, mut failures) = (0, Failures::default());
-    while let Some(worker) = workers.join_next().await {
-        let worked = worker??;
-        messages += worked.messages;
-        failures.merge(&worked.failures);
-    }
+    let Worked { messages, mut failures } = workers.join().map_err(|_| "a worker panicked")??;
     for stats in [&calm, &busy] {
         failures.merge(&stats.failures);
     }
@@ -147,13 +144,14 @@ async fn drive(options: &BacklogOptions, broker: &Broker, topics: &[String], len
     Ok(Figures { messages, took, calm, busy, syncs, log, written, failures })
 }
 
-async fn start_workers(
+/// Starts the workers, on a thread of their own: the probes measure the broker, not the work of this program.
+fn start_workers(
     options: &BacklogOptions,
     broker: &Broker,
     topics: &[String],
     end: Instant,
-) -> Result<JoinSet<Result<Worked>>> {
-    let mut workers = JoinSet::new();
+) -> Result<JoinHandle<Result<Worked>>> {
+    let (addr, mut plans) = (broker.addr(), Vec::new());
     for (topic, (percent, count)) in topics.iter().zip(TOPICS) {
         let check = Arc::new(Checked::new(options.size));
         for index in 0..count {
@@ -161,13 +159,30 @@ async fn start_workers(
                 message: message(options, topic),
                 number: FILL_CONNECTIONS + index,
                 rate: options.rate * f64::from(percent) / 100.0 / f64::from(count),
+                phase: f64::from(index) / f64::from(count),
                 end,
                 check: Arc::clone(&check),
             };
-            workers.spawn(Worker::connect(broker.addr(), &plan).await?.run());
+            plans.push(plan);
         }
     }
-    Ok(workers)
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(thread::spawn(move || runtime.block_on(work(addr, plans))))
+}
+
+/// Runs workers of these plans to their end.
+async fn work(addr: SocketAddr, plans: Vec<WorkerPlan>) -> Result<Worked> {
+    let mut workers = JoinSet::new();
+    for plan in plans {
+        workers.spawn(Worker::connect(addr, &plan).await?.run());
+    }
+    let mut all = Worked::default();
+    while let Some(worker) = workers.join_next().await {
+        let worked = worker??;
+        all.messages += worked.messages;
+        all.failures.merge(&worked.failures);
+    }
+    Ok(all)
 }
 
 impl Figures {

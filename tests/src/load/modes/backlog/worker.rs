@@ -31,6 +31,8 @@ pub(super) struct WorkerPlan {
     pub(super) number: u32,
     /// Messages per second, produced and acked.
     pub(super) rate: f64,
+    /// When it begins, as a part of the interval between its batches: workers in step would be one burst.
+    pub(super) phase: f64,
     /// When it ends.
     pub(super) end: Instant,
     /// Checks what is delivered.
@@ -61,6 +63,7 @@ pub(super) struct Worker {
     random: u64,
     check: Arc<Checked>,
     interval: Duration,
+    begins_after: Duration,
     end: Instant,
     worked: Worked,
 }
@@ -69,6 +72,7 @@ impl Worker {
     /// Connects and opens the stream.
     pub(super) async fn connect(addr: SocketAddr, plan: &WorkerPlan) -> Result<Self> {
         let (owner, topic) = (format!("w{}", plan.number), &plan.message.topic);
+        let interval = Duration::from_secs_f64(f64::from(BATCH) / plan.rate.max(0.1));
         let mut stream = Connection::connect_for_stream(addr).await?;
         let status = stream.open_stream(&get(addr, &consume_target(topic, GROUP, &owner, Some(PREFETCH)))).await?;
         if status != 200 {
@@ -85,7 +89,8 @@ impl Worker {
             pool: Vec::new(),
             random: u64::from(plan.number) + 1,
             check: Arc::clone(&plan.check),
-            interval: Duration::from_secs_f64(f64::from(BATCH) / plan.rate.max(0.1)),
+            interval,
+            begins_after: interval.mul_f64(plan.phase),
             end: plan.end,
             worked: Worked::default(),
         })
@@ -93,7 +98,7 @@ impl Worker {
 
     /// Works until the end. What is late is done as soon as possible.
     pub(super) async fn run(mut self) -> Result<Worked> {
-        let (mut due, mut body, mut request) = (Instant::now(), Vec::new(), Vec::new());
+        let (mut due, mut body, mut request) = (Instant::now() + self.begins_after, Vec::new(), Vec::new());
         while Instant::now() < self.end {
             tokio::time::sleep_until(due.min(self.end).into()).await;
             due += self.interval;
