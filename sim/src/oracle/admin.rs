@@ -89,6 +89,7 @@ impl Model {
         let t = self.topic(name)?;
         self.record(SpaceClass::Drain)?;
         let mut topic = self.topics.remove(t);
+        self.due_groups.retain(|(of, _)| *of != topic.id);
         self.scopes.retain(|scope| scope.asked.0 != *name && scope.asked.1 != *name);
         self.forget_effects(name, None);
         self.forget_winners(topic.id, None);
