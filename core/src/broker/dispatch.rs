@@ -7,7 +7,7 @@ use crate::decide::failure::{deadline_passed, message, why_not_retried};
 use crate::faults::Faults;
 use crate::index::NextDispatch;
 use crate::record::Event;
-use crate::reply::{Delivery, Refusal};
+use crate::reply::{Delivery, Output, Refusal};
 use crate::state::Message;
 use crate::types::{Body, DeliveryState, GroupId, LastError, MessageRef, Millis, PartitionId, Timestamp, TopicId};
 
@@ -81,11 +81,17 @@ impl<F: Faults> Broker<F> {
         let (owner, until) = (connected.owner.clone(), self.now.after(connected.lease));
         let token = self.next_token();
         self.commit_or_refuse(Event::Delivered { message_ref, token, owner, until }, SpaceClass::Churn, log)?;
+        let body = self.take_body(&message_ref, &message);
         let recorded = self.delivery_state(&message_ref).expect("a delivered message has a delivery state");
         let lease = recorded.leased_until().map_or(Millis(0), |until| until.since(self.now));
-        let delivery = Box::new(delivery(recorded, message_ref.partition, &message, until));
+        let is_first = recorded.attempts <= 1;
+        let unread = if body.is_none() { Some(message.clone()) } else { None };
+        let delivery = Box::new(delivery(recorded, message_ref.partition, &message, until, body));
         self.index.dispatched(next, message.flags().priority, self.appended, lease);
-        self.hold_delivery(consumer, delivery, Leased { message_ref, lease }, message);
+        if is_first {
+            self.read_ahead_of(&message_ref, unread.is_none());
+        }
+        self.hold_delivery(Output::Deliver { consumer, delivery }, Leased { message_ref, lease }, unread);
         Ok(())
     }
 
@@ -95,8 +101,14 @@ impl<F: Faults> Broker<F> {
     }
 }
 
-/// The delivery of `message` that was just recorded, without its bytes.
-fn delivery(recorded: &DeliveryState, partition: PartitionId, message: &Message, lease_until: Timestamp) -> Delivery {
+/// The delivery of `message` that was just recorded; without a `body` it is to be read.
+fn delivery(
+    recorded: &DeliveryState,
+    partition: PartitionId,
+    message: &Message,
+    lease_until: Timestamp,
+    body: Option<Body>,
+) -> Delivery {
     Delivery {
         partition,
         offset: message.offset,
@@ -106,6 +118,6 @@ fn delivery(recorded: &DeliveryState, partition: PartitionId, message: &Message,
         token: recorded.token,
         lease_until,
         produced_at: message.produced_at,
-        body: Body::bare(&[], &[]),
+        body: body.unwrap_or_else(|| Body::bare(&[], &[])),
     }
 }

@@ -393,17 +393,24 @@ impl<F: Faults> Broker<F> {
             counters::count_dead_letter(&mut self.dead_letters, &self.state, &record.event);
         }
         self.appended = lsn;
-        let has_result = record.event.result().is_some();
-        for (part, body) in record.event.bodies() {
-            let payload = PayloadId { lsn, part };
-            match record.event {
-                Event::Relocated(_) => self.payloads.insert_relocated(self.faults.cached_as(payload), body),
-                _ => self.payloads.insert_written(payload, body, has_result && part == 0),
-            }
+        if record.event.has_bodies() {
+            self.cache_written(lsn, &record.event);
         }
         self.state.continue_behind(Lsn(lsn.0 - 1));
         self.apply(record);
         Ok(())
+    }
+
+    /// Adds the payloads of an event to the cache, which was just appended as the record `lsn`.
+    fn cache_written(&mut self, lsn: Lsn, event: &Event) {
+        let has_result = event.result().is_some();
+        for (part, body) in event.bodies() {
+            let payload = PayloadId { lsn, part };
+            match event {
+                Event::Relocated(_) => self.payloads.insert_relocated(self.faults.cached_as(payload), body),
+                _ => self.payloads.insert_written(payload, body, has_result && part == 0),
+            }
+        }
     }
 
     fn apply(&mut self, record: &Record) {

@@ -142,6 +142,11 @@ impl Outputs {
         write!(out, "{wanted:?} {withdrawn:?} {lost:?} ")
     }
 
+    /// Whether an output lacks bytes, so that later ones of its recipient wait behind it.
+    pub(super) fn has_unread(&self) -> bool {
+        !self.queues.is_empty()
+    }
+
     /// Holds an output that contains all its bytes.
     pub(super) fn hold(&mut self, decided_at: Lsn, output: Output) {
         if !self.queues.is_empty() {

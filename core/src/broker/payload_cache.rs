@@ -122,15 +122,25 @@ impl PayloadCache {
         self.entries.get(payload).is_some()
     }
 
-    /// A payload was delivered to one of `groups` groups.
-    pub(super) fn taken(&mut self, payload: PayloadId, groups: usize) {
-        let Some(entry) = self.entries.get_mut(payload) else { return };
+    /// As [`PayloadCache::get`], for a delivery to one of `groups` groups.
+    pub(super) fn take(&mut self, payload: PayloadId, groups: usize) -> Option<Body> {
+        let Some(entry) = self.entries.get_mut(payload) else {
+            self.misses += 1;
+            return None;
+        };
+        self.hits += 1;
+        let body = entry.body.clone();
         entry.taken = entry.taken.saturating_add(1);
-        if entry.is_used_up || (entry.taken as usize) < groups {
-            return;
+        if !entry.is_used_up && entry.taken as usize >= groups {
+            entry.is_used_up = true;
+            let block = entry.block;
+            self.used_up(block);
         }
-        entry.is_used_up = true;
-        let id = entry.block;
+        Some(body)
+    }
+
+    /// One more payload of a block was delivered to every group.
+    fn used_up(&mut self, id: BlockId) {
         if let Some((_, open)) = self.open.as_mut().filter(|(open, _)| *open == id) {
             open.untaken -= 1;
             return;

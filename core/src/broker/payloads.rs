@@ -7,9 +7,9 @@ use super::{Broker, LogSink};
 use crate::command::{Command, StoreCommand};
 use crate::faults::Faults;
 use crate::record::{Event, Record};
-use crate::reply::{Delivery, Output, Reply, StoreReply};
+use crate::reply::{Output, Reply, StoreReply};
 use crate::state::{Message, Topic};
-use crate::types::{Body, ConsumerId, Effect, Lsn, Now, PayloadId, Ticket};
+use crate::types::{Body, Effect, Lsn, MessageRef, Now, PayloadId, Ticket};
 
 impl<F: Faults> Broker<F> {
     /// Executes a command and holds its reply.
@@ -60,24 +60,21 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    /// Holds a delivery that was just recorded.
-    pub(super) fn hold_delivery(
-        &mut self,
-        consumer: ConsumerId,
-        delivery: Box<Delivery>,
-        leased: Leased,
-        message: Message,
-    ) {
-        let groups = self.state.topic(leased.message_ref.topic).map_or(0, Topic::group_count);
-        let (payload, is_first) = (message.payload.id, delivery.attempts <= 1);
-        let output = Output::Deliver { consumer, delivery };
-        let find = |payload| self.faults.payload_found(self.payloads.get(payload));
-        let delivery = Unfilled::delivery(self.appended, output, leased, message, find);
-        if is_first {
-            self.read_ahead_of(&leased.message_ref, !delivery.is_unread());
+    /// The body of a message that is delivered to a group, if it is in memory or lost.
+    pub(super) fn take_body(&mut self, message_ref: &MessageRef, message: &Message) -> Option<Body> {
+        message.body_without_payload().or_else(|| {
+            let groups = self.state.topic(message_ref.topic).map_or(0, Topic::group_count);
+            let stored = self.faults.payload_found(self.payloads.take(message.payload.id, groups));
+            stored.map(|stored| message.body(&stored))
+        })
+    }
+
+    /// Holds a delivery that was just recorded; if its message is `unread`, it lacks the bytes.
+    pub(super) fn hold_delivery(&mut self, output: Output, leased: Leased, unread: Option<Message>) {
+        match unread {
+            None if !self.outputs.has_unread() => self.outputs.hold(self.appended, output),
+            unread => self.outputs.hold_unfilled(Unfilled::delivery(self.appended, output, leased, unread)),
         }
-        self.payloads.taken(payload, groups);
-        self.outputs.hold_unfilled(delivery);
     }
 
     /// Sets the synced outputs aside that have to wait for bytes; their leases begin when they leave.

@@ -5,6 +5,8 @@ pub(crate) mod ack_set;
 pub(crate) mod counts;
 pub(crate) mod cow;
 pub(crate) mod expiring;
+pub(crate) mod id_map;
+pub(crate) mod number_hasher;
 pub(crate) mod partition_set;
 pub(crate) mod ranges;
 pub(crate) mod shared;

@@ -276,7 +276,7 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
         (Fault::PurgeKeepsLeases, Event::Purged { topic, .. }) => {
             let kept = state.topic(*topic).ok_or(Contradiction("no such topic"))?.groups.clone();
             state.apply(record)?;
-            for (id, group) in &mut state.topic_mut(*topic)?.groups {
+            for (id, group) in state.topic_mut(*topic)?.groups.iter_mut() {
                 for (progress, kept) in unshared(group).partitions.iter_mut().map(unshared).zip(&kept[id].partitions) {
                     (progress.deliveries, progress.in_flight) = (kept.deliveries.clone(), kept.in_flight);
                 }

@@ -188,7 +188,7 @@ impl Index {
 }
 
 fn topic_contents(topic: &super::TopicIndex) -> TopicContents {
-    let group = |(id, group): (&GroupId, &super::GroupIndex)| {
+    let group = |(id, group): (&GroupId, &Box<super::GroupIndex>)| {
         let ConsumerTurns { members, with_credit, last_resort, .. } = &group.turns;
         let contents = GroupContents {
             members: members.clone(),

@@ -376,7 +376,7 @@ impl Index {
         let cursors = group.partitions().map(|(_, progress)| Cursor::new(progress, serial)).collect();
         let candidates = PartitionSet::all(topic.partition_count() as usize);
         let group_index = GroupIndex { cursors, candidates, ..GroupIndex::default() };
-        self.topic_mut(topic.id()).groups.insert(group.id(), group_index);
+        self.topic_mut(topic.id()).groups.insert(group.id(), Box::new(group_index));
         for (partition, progress) in group.partitions() {
             for (position, delivery) in progress.deliveries() {
                 let message_ref = MessageRef { topic: topic.id(), group: group.id(), partition, position };

@@ -35,6 +35,7 @@ use self::retained::RetainedInPartition;
 use self::timers::Timers;
 pub use self::timers::{Due, Sweep, Timer};
 use crate::collections::cow::CowMap;
+use crate::collections::id_map::IdMap;
 use crate::collections::partition_set::PartitionSet;
 use crate::command::OnDisconnect;
 use crate::state::{DedupeTable, EffectTable, Message, Partition, State, Topic, View};
@@ -53,7 +54,7 @@ pub struct Index {
     pub(crate) leases: Leases,
     pub(crate) departed: Departed,
     pub(crate) retained: Retained,
-    topics: BTreeMap<TopicId, TopicIndex>,
+    topics: IdMap<TopicId, TopicIndex>,
     /// The deadlines of the messages in a backlog, in wall time.
     pub(crate) deadlines: BTreeMap<(TopicId, PartitionId, Position), Timestamp>,
     /// Groups to which a message can possibly be dispatched. Visited in the order of their ids, so that dispatch does
@@ -76,7 +77,7 @@ pub struct Index {
 struct TopicIndex {
     queues: Vec<PriorityQueue>,
     retained: Vec<RetainedInPartition>,
-    groups: BTreeMap<GroupId, GroupIndex>,
+    groups: IdMap<GroupId, Box<GroupIndex>>,
 }
 
 #[derive(Clone, Debug, Default)]

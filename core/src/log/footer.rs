@@ -294,6 +294,13 @@ impl FooterBuilder {
         self.bytes_with(Some(self.filter.blocks_wanted(self.mentions())))
     }
 
+    /// An upper bound of [`FooterBuilder::payload_bytes`] that is cheap to compute.
+    #[must_use]
+    pub fn payload_bytes_bound(&self) -> u64 {
+        const NUMBERS: u64 = 3 * 10;
+        1 + NUMBERS + self.index_bytes + self.filter.bits() / 8 + LENGTH_BYTES as u64
+    }
+
     /// The length of the payload with the index and a filter of so many blocks, if any.
     fn bytes_with(&self, blocks: Option<u64>) -> u64 {
         let index = varint_bytes(self.index.entries().len() as u64 - 1) + self.index_bytes;

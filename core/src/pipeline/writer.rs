@@ -444,6 +444,9 @@ impl Writer {
     /// Whether the frame of `len` bytes just appended to the buffer takes the room of the footer's content, and should
     /// go to the next segment, which is ready.
     fn crowds_footer(&self, len: u64) -> bool {
+        if self.end() + FOOTER_BYTES + self.footer.payload_bytes_bound() + MARKS_BYTES <= self.capacity {
+            return false;
+        }
         let content = self.footer.payload_bytes() + MARKS_BYTES;
         let is_alone = self.chain.last().frame == self.first_frame;
         let is_crowded = self.end() + FOOTER_BYTES + content > self.capacity;

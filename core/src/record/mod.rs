@@ -499,6 +499,18 @@ impl Event {
         result.or(produced).map(|body| (0, body)).into_iter().chain(step)
     }
 
+    /// Whether the event can carry payloads.
+    pub(crate) fn has_bodies(&self) -> bool {
+        matches!(
+            self,
+            Self::Produced { .. }
+                | Self::Relocated(_)
+                | Self::Completed(_)
+                | Self::EffectFinished { .. }
+                | Self::EffectDeadLettered(_)
+        )
+    }
+
     /// The result that the event carries as payload 0, as JSON text.
     #[must_use]
     pub fn result(&self) -> Option<&str> {

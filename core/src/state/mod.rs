@@ -44,6 +44,7 @@ pub use self::validate::InconsistentState;
 pub use self::view::View;
 pub use self::winners::Winners;
 pub use crate::collections::ack_set::AckSet;
+use crate::collections::id_map::IdMap;
 use crate::collections::shared::unshared;
 use crate::types::{
     Boot, DeliveryState, Lsn, MessageRef, PayloadId, ProduceScope, Timestamp, TopicId, TopicName, WallClock,
@@ -58,7 +59,7 @@ pub struct State {
     wall_clock: WallClock,
     boot: Boot,
     next_topic: TopicId,
-    pub(crate) topics: BTreeMap<TopicId, Arc<Topic>>,
+    pub(crate) topics: IdMap<TopicId, Arc<Topic>>,
     names: BTreeMap<TopicName, TopicId>,
     pub(crate) dedupe: BTreeMap<ProduceScope, Arc<DedupeTable>>,
     pub(crate) store: EffectStore,

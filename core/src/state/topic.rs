@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::group::{Group, Progress};
 use super::partition::Partition;
+use crate::collections::id_map::IdMap;
 use crate::collections::shared::unshared;
 use crate::types::{GroupId, GroupName, Offset, PartitionId, Retention, TopicId, TopicName};
 
@@ -21,7 +22,7 @@ pub struct Topic {
     pub(crate) next_offset: Offset,
     pub(super) next_group: GroupId,
     pub(super) partitions: Vec<Arc<Partition>>,
-    pub(crate) groups: BTreeMap<GroupId, Arc<Group>>,
+    pub(crate) groups: IdMap<GroupId, Arc<Group>>,
     pub(super) group_names: BTreeMap<GroupName, GroupId>,
 }
 
@@ -36,7 +37,7 @@ impl Topic {
             next_offset: Offset(0),
             next_group: GroupId(0),
             partitions: (0..partitions).map(|_| Arc::new(Partition::default())).collect(),
-            groups: BTreeMap::new(),
+            groups: IdMap::default(),
             group_names: BTreeMap::new(),
         }
     }

@@ -26,6 +26,8 @@ impl Fixture {
             self.cache.insert_written(payload, body.clone(), false);
         }
         let message = Message::new(Offset(0), Timestamp(0), PayloadRef::new(payload, &body), None);
+        let found = self.cache.take(payload, 1);
+        let unread = if found.is_none() { Some(message) } else { None };
         let delivery = Box::new(Delivery {
             partition: PartitionId(0),
             offset: Offset(0),
@@ -35,12 +37,12 @@ impl Fixture {
             token: token(decided_at),
             lease_until: Timestamp(0),
             produced_at: Timestamp(0),
-            body: Body::bare(&[], &[]),
+            body: found.unwrap_or_else(|| Body::bare(&[], &[])),
         });
         let (topic, group, partition, position) = (TopicId(1), GroupId(1), PartitionId(0), Position(decided_at));
         let leased = Leased { message_ref: MessageRef { topic, group, partition, position }, lease: Millis(1) };
         let output = Output::Deliver { consumer, delivery };
-        let held = Unfilled::delivery(Lsn(decided_at), output, leased, message, |payload| self.cache.get(payload));
+        let held = Unfilled::delivery(Lsn(decided_at), output, leased, unread);
         self.outputs.hold_unfilled(held);
     }
 

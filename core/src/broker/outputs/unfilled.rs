@@ -65,17 +65,15 @@ impl Unfilled {
         Self { decided_at, waits_for: Lsn(0), output, leased: None, unread: Vec::new() }
     }
 
-    /// The delivery of `message`, with its bytes if `find` has them in memory.
+    /// A delivery; if its message is `unread`, it lacks the bytes.
     pub(in crate::broker) fn delivery(
         decided_at: Lsn,
         output: Output,
         leased: Leased,
-        message: Message,
-        find: impl FnMut(PayloadId) -> Option<Body>,
+        unread: Option<Message>,
     ) -> Self {
-        let mut delivery = Self { leased: Some(leased), ..Self::complete(decided_at, output) };
-        delivery.add(Source::Message(message), 0, find);
-        delivery
+        let unread = unread.map(|message| Unread { of: Source::Message(message), slot: 0 }).into_iter().collect();
+        Self { leased: Some(leased), unread, ..Self::complete(decided_at, output) }
     }
 
     /// A peek at `messages`, with the bytes that `find` has in memory.

@@ -1,8 +1,10 @@
 //! The entries of the cache, by payload.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 
 use super::{BlockId, Entry};
+use crate::collections::number_hasher::NumberHasher;
 use crate::types::PayloadId;
 
 /// The LSNs of a run.
@@ -12,32 +14,39 @@ const RUN_LSNS: u64 = 64;
 /// those of a block are removed together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entries {
-    /// No run is empty.
-    runs: BTreeMap<u64, Vec<(PayloadId, Entry)>>,
+    /// The run with the highest number that was added, and its number. It may be empty.
+    newest: (u64, Run),
+    /// The other runs, none empty. Nothing depends on their order.
+    runs: HashMap<u64, Run, BuildHasherDefault<NumberHasher>>,
 }
+
+type Run = Vec<(PayloadId, Entry)>;
 
 impl Entries {
     pub(super) fn get(&self, payload: PayloadId) -> Option<&Entry> {
-        let run = self.runs.get(&run_of(payload))?;
+        let number = run_of(payload);
+        let run = if number == self.newest.0 { &self.newest.1 } else { self.runs.get(&number)? };
         find(run, payload).ok().map(|at| &run[at].1)
     }
 
     pub(super) fn get_mut(&mut self, payload: PayloadId) -> Option<&mut Entry> {
-        let run = self.runs.get_mut(&run_of(payload))?;
+        let number = run_of(payload);
+        let run = if number == self.newest.0 { &mut self.newest.1 } else { self.runs.get_mut(&number)? };
         find(run, payload).ok().map(|at| &mut run[at].1)
     }
 
     /// Adds an entry; one of the same payload is replaced.
     pub(super) fn insert(&mut self, payload: PayloadId, entry: Entry) {
-        let key = run_of(payload);
-        let run = match self.runs.last_entry() {
-            Some(last) if *last.key() == key => last.into_mut(),
-            last => {
-                // Runs that follow each other are about as long.
-                let capacity = last.map_or(0, |last| last.get().len());
-                self.runs.entry(key).or_insert_with(|| Vec::with_capacity(capacity))
+        let number = run_of(payload);
+        if number > self.newest.0 {
+            // Runs that follow each other are about as long.
+            let next = Vec::with_capacity(self.newest.1.len());
+            let (before, run) = std::mem::replace(&mut self.newest, (number, next));
+            if !run.is_empty() {
+                self.runs.insert(before, run);
             }
-        };
+        }
+        let run = if number == self.newest.0 { &mut self.newest.1 } else { self.runs.entry(number).or_default() };
         if run.last().is_none_or(|(last, _)| *last < payload) {
             run.push((payload, entry));
             return;
@@ -52,6 +61,10 @@ impl Entries {
     pub(super) fn remove(&mut self, block: BlockId, payloads: &[PayloadId]) {
         for same_run in payloads.chunk_by(|one, next| run_of(*one) == run_of(*next)) {
             let key = run_of(same_run[0]);
+            if key == self.newest.0 {
+                self.newest.1.retain(|(_, entry)| entry.block != block);
+                continue;
+            }
             let Some(run) = self.runs.get_mut(&key) else { continue };
             run.retain(|(_, entry)| entry.block != block);
             if run.is_empty() {
@@ -71,6 +84,8 @@ fn find(run: &[(PayloadId, Entry)], payload: PayloadId) -> Result<usize, usize> 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -107,7 +122,9 @@ mod tests {
                 prop_assert_eq!(entries.get(payload).map(|entry| entry.block), model.get(&payload).copied());
                 prop_assert_eq!(entries.get_mut(payload).is_some(), model.contains_key(&payload));
             }
-            prop_assert!(entries.runs.values().all(|run| !run.is_empty() && run.is_sorted_by_key(|(payload, _)| *payload)));
+            let is_sorted = |run: &Run| run.is_sorted_by_key(|(payload, _)| *payload);
+            prop_assert!(entries.runs.values().all(|run| !run.is_empty() && is_sorted(run)));
+            prop_assert!(is_sorted(&entries.newest.1) && !entries.runs.contains_key(&entries.newest.0));
         }
     }
 }

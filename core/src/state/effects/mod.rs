@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Contradiction, Group, State, Topic};
+use crate::collections::id_map::IdMap;
 use crate::record::{EffectBegun, EffectConclusion, EffectDeadLettered};
 use crate::types::effect::COMMITTED_TOPICS_MAX;
 use crate::types::{
@@ -24,7 +25,7 @@ const NO_EFFECT: Contradiction = Contradiction("no such effect");
 /// The unacked messages that pin effects. Borrows parts of the state, so that the store can be changed meanwhile.
 struct Pins<'a> {
     names: &'a BTreeMap<TopicName, TopicId>,
-    topics: &'a BTreeMap<TopicId, Arc<Topic>>,
+    topics: &'a IdMap<TopicId, Arc<Topic>>,
 }
 
 impl Pins<'_> {
