@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Index;
 use crate::state::{Partition, State, Topic};
-use crate::types::{PartitionId, Timestamp, TopicId};
+use crate::types::{PartitionId, Position, Timestamp, TopicId};
 
 /// The retained messages of all topics.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +34,9 @@ impl OldestRetained {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RetainedInPartition {
     memory: u64,
+    /// The position of the oldest.
+    first: Option<Position>,
+    /// When it was produced.
     oldest: Option<Timestamp>,
     /// When the timer fires that removes the oldest.
     timer: Option<Timestamp>,
@@ -76,16 +79,21 @@ impl Index {
 
     /// Counts the retained messages of a partition and sets the timer that removes the oldest.
     pub(super) fn update_retained_of(&mut self, topic: &Topic, partition: PartitionId, messages: &Partition) {
-        let oldest = messages.oldest_retained().map(|(_, message)| message.produced_at);
+        let before = self.topic_mut(topic.id()).retained[partition.0 as usize];
+        let first = messages.first_retained();
+        // Most acks do not change the oldest one.
+        let oldest = match before.first == first {
+            true => before.oldest,
+            false => messages.oldest_retained().map(|(_, message)| message.produced_at),
+        };
         let retention = topic.retention();
         let timer = match retention.bytes {
             // The excess is due at once.
             Some(max) if messages.retained_load().bytes > max => Some(Timestamp(0)),
             _ => oldest.zip(retention.age).map(|(oldest, age)| oldest.after(age)),
         };
-        let after = RetainedInPartition { memory: messages.retained_memory(), oldest, timer };
-        let slot = &mut self.topic_mut(topic.id()).retained[partition.0 as usize];
-        let before = std::mem::replace(slot, after);
+        let after = RetainedInPartition { memory: messages.retained_memory(), first, oldest, timer };
+        self.topic_mut(topic.id()).retained[partition.0 as usize] = after;
         self.replace_retained((topic.id(), partition), before, after);
     }
 

@@ -169,10 +169,15 @@ impl Partition {
         self.messages.memory()
     }
 
+    /// The position of the oldest retained message.
+    pub(crate) fn first_retained(&self) -> Option<Position> {
+        self.retained.first().map(|(position, _)| position)
+    }
+
     /// The oldest retained message.
     #[must_use]
     pub fn oldest_retained(&self) -> Option<(Position, Message)> {
-        let (position, _) = self.retained.first()?;
+        let position = self.first_retained()?;
         Some((position, self.messages.get(position).expect("a retained message is stored")))
     }
 
