@@ -195,7 +195,7 @@ fn send_commands(stream: &Subscribe, to_main: &Sender<Event>) {
 
 fn name(command: &Command) -> String {
     match command {
-        Command::Produce(message) => format!("produce \"{}\"", String::from_utf8_lossy(&message.value)),
+        Command::Produce(message) => format!("produce \"{}\"", String::from_utf8_lossy(message.value())),
         Command::CreateTopic(topic) => format!("create topic {}", topic.name),
         Command::Subscribe(stream) => format!("subscribe {}", stream.group),
         other => format!("{other:?}"),

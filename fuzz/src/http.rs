@@ -50,9 +50,9 @@ pub fn json_bodies_with(data: &[u8], parse: RequestParser) {
     match request.command {
         Some(Command::Produce(produce)) => {
             assert_eq!(text("topic").map(str::trim), Some(produce.topic.as_str()), "topic");
-            assert_eq!(text("value").map(str::as_bytes), Some(&produce.value[..]), "value");
+            assert_eq!(text("value").map(str::as_bytes), Some(produce.value()), "value");
             let metadata = Metadata { envelope: produce.envelope.clone(), ..Metadata::default() };
-            check_record_round_trip(&Body::pack(&metadata, &produce.key, &produce.value));
+            check_record_round_trip(&Body::pack(&metadata, produce.key(), produce.value()));
         }
         Some(Command::Ack(Ack(claim))) => {
             assert_eq!(text("topic").map(str::trim), Some(claim.topic.as_str()), "topic");

@@ -32,6 +32,7 @@ impl Json {
         Self { out, empty: true }
     }
 
+    #[inline]
     fn name(&mut self, name: &str) {
         match std::mem::replace(&mut self.empty, false) {
             true => self.out.push(b'"'),

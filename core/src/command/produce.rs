@@ -1,16 +1,14 @@
 //! Producing a message.
 
-use crate::types::{Envelope, Millis, RoutingDecision, Text, TopicName};
+use crate::types::{Body, Envelope, Millis, RoutingDecision, Text, TopicName};
 
 /// Stores a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Produce {
     /// The requested topic.
     pub topic: TopicName,
-    /// The partitioning key; may be empty.
-    pub key: Vec<u8>,
-    /// The payload; must not be empty.
-    pub value: Vec<u8>,
+    /// Key and value, packed once: a message without metadata is stored as it is here.
+    packed: Body,
     /// The producer's metadata.
     pub envelope: Envelope,
     /// Holds the message back this long; excludes a `deliver_at` in the envelope.
@@ -22,10 +20,46 @@ pub struct Produce {
 }
 
 impl Produce {
-    /// A message without metadata.
+    /// A message without metadata. The key may be empty, the value must not be.
+    ///
+    /// # Panics
+    /// If the key is longer than 4 GiB.
     #[must_use]
-    pub fn new(topic: TopicName, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Self {
-        let envelope = Envelope::default();
-        Self { topic, key: key.into(), value: value.into(), envelope, delay: None, routing: None, trace: None }
+    pub fn new(topic: TopicName, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Self {
+        let packed = Body::bare(key.as_ref(), value.as_ref());
+        Self { topic, packed, envelope: Envelope::default(), delay: None, routing: None, trace: None }
+    }
+
+    /// The partitioning key; may be empty.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        self.packed.key()
+    }
+
+    /// The payload.
+    #[must_use]
+    pub fn value(&self) -> &[u8] {
+        self.packed.value()
+    }
+
+    /// The bytes of key and value.
+    #[must_use]
+    pub fn payload_len(&self) -> usize {
+        self.packed.payload_len() as usize
+    }
+
+    /// Replaces the key.
+    pub fn set_key(&mut self, key: impl AsRef<[u8]>) {
+        self.packed = Body::bare(key.as_ref(), self.value());
+    }
+
+    /// Replaces the value.
+    pub fn set_value(&mut self, value: impl AsRef<[u8]>) {
+        self.packed = Body::bare(self.key(), value.as_ref());
+    }
+
+    /// Key and value without metadata.
+    pub(crate) fn packed(&self) -> &Body {
+        &self.packed
     }
 }

@@ -95,19 +95,19 @@ pub(super) fn produce_after<F: Faults>(
     let (router, routing) = follow_router(state, request);
 
     let destination = topic(state, request.envelope.target_topic.as_ref().unwrap_or(&request.topic))?;
-    let partition = choose_partition(destination, request.envelope.partition_override, &request.key)?;
-    let load = Load { messages: 1, bytes: (request.key.len() + request.value.len()) as u64 };
+    let partition = choose_partition(destination, request.envelope.partition_override, request.key())?;
+    let load = Load { messages: 1, bytes: request.payload_len() as u64 };
     check_load(limits, load)?;
     check_capacity(context, destination, partition, pending.with(destination.id(), partition, load))?;
 
     let offset = Offset(destination.next_offset().0 + pending.messages(destination.id()));
     let body = match requested {
-        None => Body::bare(&request.key, &request.value),
+        None => request.packed().clone(),
         Some(requested) => {
             let (envelope, trace) = (std::mem::take(&mut request.envelope), request.trace.take());
             let requested = Some(requested).filter(|requested| !requested.is_only(destination.name()));
             let meta = Metadata { envelope, routing, trace, requested, ..Metadata::default() };
-            Body::pack(&meta, &request.key, &request.value)
+            request.packed().with_metadata(&meta)
         }
     };
     let skipped = key.map_or_else(Vec::new, |key| skipping_groups(context, destination, (&body, &key)));
@@ -207,10 +207,10 @@ fn follow_router(state: &State, request: &mut Produce) -> (RouterUse, Option<Rou
 }
 
 fn check_sizes(limits: &Limits, request: &Produce) -> Result<(), Refusal> {
-    if request.value.is_empty() {
+    if request.value().is_empty() {
         return Err(Refusal::Invalid("value must not be empty"));
     }
-    check_len("key", request.key.len(), limits.key_bytes_max)?;
+    check_len("key", request.key().len(), limits.key_bytes_max)?;
     if let Some(key) = &request.envelope.idempotency_key {
         check_len("idempotency key", key.len(), limits.idempotency_key_bytes_max)?;
     }
@@ -222,7 +222,7 @@ fn check_sizes(limits: &Limits, request: &Produce) -> Result<(), Refusal> {
     }
     let metadata = metadata_len(request);
     check_len("metadata", metadata, limits.metadata_bytes_max)?;
-    let message = request.key.len() + request.value.len() + metadata;
+    let message = request.payload_len() + metadata;
     check_len("message", message, limits.message_bytes_max)?;
     if request.delay.is_some() && request.envelope.deliver_at.is_some() {
         return Err(Refusal::Invalid("give a delay or a moment of delivery, not both"));

@@ -89,7 +89,7 @@ fn same_commands_at_same_times_write_same_bytes() {
         broker.topic("t", 3);
         for round in 0..20_u64 {
             broker.produce_with("t", &round.to_string(), |request| {
-                request.key = round.to_le_bytes().into();
+                request.set_key(round.to_le_bytes());
                 request.envelope.retry_policy = Some(policy(3, 100, 0));
             });
             broker.subscribe("t", "g", "w");

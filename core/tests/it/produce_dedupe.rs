@@ -27,7 +27,7 @@ fn duplicate_produce_returns_first_offset_whatever_its_body() {
         broker.restart(restart);
         let digest = broker.digest();
         let mut other = identified("t", "another value", "identity");
-        other.key = b"another key".into();
+        other.set_key(b"another key");
         other.envelope.partition_override = Some(PartitionId(99));
         other.envelope.deadline = deadline(Timestamp(1));
         other.envelope.priority = Priority::new(9);

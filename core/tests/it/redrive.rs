@@ -39,7 +39,7 @@ fn redriven_message_is_new_with_policy_restored_and_count_kept() {
         let mut broker = TestBroker::with_topic(1);
         let far = deadline(START.after(Millis(1_000_000)));
         broker.produce_with("t", "a", |request| {
-            request.key = b"key".into();
+            request.set_key(b"key");
             request.envelope.retry_policy = Some(policy(1, 7, 8));
             request.envelope.target_topic = Some(topic("t"));
             request.envelope.partition_override = Some(PartitionId(0));

@@ -13,7 +13,7 @@ use driftq_core::{Command, JobClass, PipelineConfig};
 fn traffic<F: Faults>(broker: &mut TestBroker<F>, round: u64) {
     let value = format!("value {round}");
     broker.produce_with("t", &value, |request| {
-        request.key = round.to_le_bytes().into();
+        request.set_key(round.to_le_bytes());
         request.envelope.idempotency_key = round.is_multiple_of(3).then(|| value.as_str().into());
         request.envelope.priority = Priority::new((round % 4) as u8);
         request.envelope.retry_policy = round.is_multiple_of(2).then(|| policy(2, 300, 0));
@@ -153,7 +153,7 @@ fn many_messages() -> TestBroker {
     broker.subscribe_with("t", "g", "w", |request| request.prefetch = 700);
     for number in 0..1_500_u32 {
         broker.produce_with("t", "value", |request| {
-            request.key = number.to_string().into();
+            request.set_key(number.to_string());
             if number % 40 == 0 {
                 request.envelope.priority = Priority::new(3);
             }

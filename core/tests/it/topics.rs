@@ -122,7 +122,7 @@ fn unknown_topic_cannot_be_deleted_or_described() {
 fn describe_reports_partitions_groups_and_progress() {
     let mut broker = TestBroker::new();
     broker.topic("t", 2);
-    broker.produce_with("t", "ab", |request| request.key = b"".into());
+    broker.produce_with("t", "ab", |request| request.set_key(b""));
     broker.advance(50);
     broker.produce_with("t", "abc", |request| request.envelope.partition_override = Some(PartitionId(1)));
     broker.subscribe_with("t", "g", "w", |request| request.prefetch = 1);

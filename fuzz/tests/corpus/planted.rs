@@ -118,7 +118,7 @@ fn parser_altering_message_value_is_caught() {
         json_bodies_with(data, |number, body, query| {
             let mut parsed = request(number, body, query)?;
             if let Some(Command::Produce(produce)) = &mut parsed.command {
-                produce.value.push(b'!');
+                produce.set_value([produce.value(), b"!"].concat());
             }
             Ok(parsed)
         });

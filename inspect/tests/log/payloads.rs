@@ -57,7 +57,9 @@ fn payloads_of_outputs_and_dead_letters_are_read_by_part_and_origin() {
     let claim = broker.claim("orders", "g", "w", &first);
     let outputs = ["one", "two", "three"];
     broker.complete(claim, outputs.iter().map(|value| Produce::new(topic("outputs"), "", *value)).collect());
-    broker.produce_with(Produce { value: "poison".into(), ..limited("orders", 1) });
+    let mut poison = limited("orders", 1);
+    poison.set_value("poison");
+    broker.produce_with(poison);
     let failed = broker.receive("orders", "g", "w");
     broker.nack("orders", "g", "w", &failed, "no");
     broker.snapshot();

@@ -39,11 +39,9 @@ impl Submission {
     /// The bytes that it adds to the log, at most, roughly.
     pub(super) fn bytes(&self) -> u64 {
         match self {
-            Self::Command(_, Command::Produce(produce)) => {
-                (produce.key.len() + produce.value.len()) as u64 + RECORD_OVERHEAD
-            }
+            Self::Command(_, Command::Produce(produce)) => (produce.payload_len()) as u64 + RECORD_OVERHEAD,
             Self::Command(_, Command::Complete(step)) => {
-                let outputs = step.produce.iter().map(|output| (output.key.len() + output.value.len()) as u64);
+                let outputs = step.produce.iter().map(|output| (output.payload_len()) as u64);
                 outputs.map(|bytes| bytes + RECORD_OVERHEAD).sum::<u64>() + RECORD_OVERHEAD
             }
             Self::Command(..) => RECORD_OVERHEAD,

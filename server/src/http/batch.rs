@@ -25,7 +25,7 @@ use super::claim_fields::{AckFields, NackFields};
 use super::complete::{RoutedStep, StepRouting, parse_step, route_step, write_completed};
 use super::connection_names::ConnectionNames;
 use super::error::ApiError;
-use super::fields::from_json;
+use super::fields::from_plain_json;
 use super::idempotency::{parse_begin, parse_finish, write_begun};
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::produce::{route, write_produced};
@@ -351,14 +351,15 @@ impl BatchBody {
         match &self.kind {
             BatchKind::Produce { trace } => {
                 let headers = MessageHeaders { idempotency_key: None, trace: trace.as_deref() };
-                match from_json::<ProduceFields<'_>>(line).and_then(|fields| fields.into_produce(&self.names, headers))
+                match from_plain_json::<ProduceFields<'_>>(line)
+                    .and_then(|fields| fields.into_produce(&self.names, headers))
                 {
                     Ok(produce) if self.api.router.is_empty() => {
                         self.submit_routed_line(Line::Produce(produce, None));
                     }
                     Ok(produce) => {
                         let (bytes, routing) =
-                            (produce.value.len(), route(Rc::clone(&self.api), produce, Company::Batch));
+                            (produce.value().len(), route(Rc::clone(&self.api), produce, Company::Batch));
                         self.route(bytes, context, async {
                             routing.await.map(|(produce, failure)| Line::Produce(produce, failure))
                         });
@@ -371,18 +372,18 @@ impl BatchBody {
                     self.submit_routed_line(Line::Step(RoutedStep::unrouted(step)));
                 }
                 Ok(step) => {
-                    let bytes = step.produce.iter().map(|message| message.value.len()).sum();
+                    let bytes = step.produce.iter().map(|message| message.value().len()).sum();
                     let routing = route_step(Rc::clone(&self.api), step);
                     self.route(bytes, context, async { routing.await.map(Line::Step) });
                 }
                 Err(error) => self.refuse(error),
             },
             BatchKind::Ack => {
-                let claim = from_json::<AckFields<'_>>(line).and_then(|fields| fields.claim(&self.names));
+                let claim = from_plain_json::<AckFields<'_>>(line).and_then(|fields| fields.claim(&self.names));
                 self.submit_parsed(claim.map(Ack), Pending::Settled);
             }
             BatchKind::Nack => {
-                let nack = from_json::<NackFields<'_>>(line).and_then(|fields| fields.nack(&self.names));
+                let nack = from_plain_json::<NackFields<'_>>(line).and_then(|fields| fields.nack(&self.names));
                 self.submit_parsed(nack, Pending::Settled);
             }
             BatchKind::Begin => self.submit_parsed(parse_begin(line, &self.names), Pending::Begin),

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::{Fields, Str, millis, required};
+use super::plain_json::{read_plain, set};
 use super::query::Query;
 
 /// Declares a request about one delivery: the fields of its claim, and further ones.
@@ -40,6 +41,28 @@ macro_rules! claim_fields {
                     lease_token: query.text("lease_token")?.map(Str::from),
                     $($field: ($from)(query)?,)*
                 })
+            }
+
+            fn from_plain(text: &'a str) -> Option<Self> {
+                let mut fields = Self {
+                    topic: None,
+                    group: None,
+                    partition: None,
+                    offset: None,
+                    owner: None,
+                    lease_token: None,
+                    $($field: None,)*
+                };
+                read_plain(text, |name, value| match name {
+                    b"topic" => set(&mut fields.topic, value.text()?.into()),
+                    b"group" => set(&mut fields.group, value.text()?.into()),
+                    b"partition" => set(&mut fields.partition, value.number()?),
+                    b"offset" => set(&mut fields.offset, value.number()?),
+                    b"owner" => set(&mut fields.owner, value.text()?.into()),
+                    b"lease_token" => set(&mut fields.lease_token, value.text()?.into()),
+                    _ => None,
+                })?;
+                Some(fields)
             }
         }
 

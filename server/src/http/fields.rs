@@ -74,12 +74,31 @@ impl<'de: 'a, 'a> Deserialize<'de> for Str<'a> {
 pub(crate) trait Fields<'a>: Deserialize<'a> {
     /// Reads them from a query.
     fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError>;
+
+    /// Reads them from a [plain](super::plain_json) JSON object; `None` if it has to be parsed.
+    fn from_plain(text: &'a str) -> Option<Self> {
+        let _ = text;
+        None
+    }
 }
 
 /// Parses a JSON object with nothing after it.
 pub(crate) fn from_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
-    // Checked once for the whole body, not string by string.
-    let text = std::str::from_utf8(body).map_err(|_| ApiError::invalid("bad JSON: not UTF-8"))?;
+    from_text(text_of(body)?)
+}
+
+/// As [`from_json`], fast if the object is plain.
+pub(crate) fn from_plain_json<'a, T: Fields<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
+    let text = text_of(body)?;
+    T::from_plain(text).map_or_else(|| from_text(text), Ok)
+}
+
+/// Checked once for the whole body, not string by string.
+fn text_of(body: &[u8]) -> Result<&str, ApiError> {
+    std::str::from_utf8(body).map_err(|_| ApiError::invalid("bad JSON: not UTF-8"))
+}
+
+fn from_text<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, ApiError> {
     let Object(fields) = serde_json::from_str(text)?;
     Ok(fields)
 }
@@ -113,7 +132,7 @@ pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserialize
 
 /// Parses a request from its body, or from its query if the body is blank.
 pub(crate) fn parse<'a, T: Fields<'a>>(body: &'a [u8], query: &'a Query<'a>) -> Result<T, ApiError> {
-    if body.iter().all(u8::is_ascii_whitespace) { T::from_query(query) } else { from_json(body) }
+    if body.iter().all(u8::is_ascii_whitespace) { T::from_query(query) } else { from_plain_json(body) }
 }
 
 /// The value of a required field.

@@ -11,6 +11,7 @@ use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::{Fields, Str, millis, non_empty, object, required, timestamp};
 use super::head::RequestHead;
+use super::plain_json::{read_plain, set};
 use super::query::Query;
 use crate::{base64, rfc3339};
 
@@ -168,6 +169,21 @@ impl<'a> Fields<'a> for ProduceFields<'a> {
             envelope: Some(Box::new(envelope)),
         })
     }
+
+    fn from_plain(text: &'a str) -> Option<Self> {
+        let mut fields = Self { topic: None, key: None, value: None, value_base64: None, envelope: None };
+        read_plain(text, |name, value| {
+            let field = match name {
+                b"topic" => &mut fields.topic,
+                b"key" => &mut fields.key,
+                b"value" => &mut fields.value,
+                b"value_base64" => &mut fields.value_base64,
+                _ => return None,
+            };
+            set(field, value.text()?.into())
+        })?;
+        Some(fields)
+    }
 }
 
 impl ProduceFields<'_> {
@@ -178,17 +194,21 @@ impl ProduceFields<'_> {
         headers: MessageHeaders<'_>,
     ) -> Result<Box<Produce>, ApiError> {
         let topic = names.produced_to(&required("topic", self.topic)?)?;
-        let value = match (self.value, self.value_base64) {
+        let decoded;
+        let value = match (&self.value, &self.value_base64) {
             (Some(_), Some(_)) => return Err(ApiError::invalid("give value or value_base64, not both")),
-            (None, Some(text)) => base64::decode(&text).ok_or_else(|| {
-                ApiError::invalid("bad value_base64: want Base64 with the standard alphabet and padding")
-            })?,
-            (value, None) => required("value", value)?.into_owned().into_bytes(),
+            (None, Some(text)) => {
+                decoded = base64::decode(text).ok_or_else(|| {
+                    ApiError::invalid("bad value_base64: want Base64 with the standard alphabet and padding")
+                })?;
+                &*decoded
+            }
+            (value, None) => required("value", value.as_deref())?.as_bytes(),
         };
         if value.is_empty() {
             return Err(ApiError::invalid("value must not be empty"));
         }
-        let key = self.key.map_or_else(Vec::new, |key| key.into_owned().into_bytes());
+        let key = self.key.as_deref().unwrap_or_default().as_bytes();
         let mut produce = Box::new(Produce::new(topic, key, value));
         if let Some(envelope) = self.envelope {
             (produce.envelope, produce.delay) = envelope.into_envelope()?;

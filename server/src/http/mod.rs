@@ -9,8 +9,8 @@
 //! * one handler per family of requests: [`produce`], [`batch`], [`consume`], [`settle`], [`complete`],
 //!   [`idempotency`], [`topics`], [`groups`], [`dlq`], [`status`]. A handler parses its fields, submits a command to
 //!   the driver, waits for the reply and writes it as JSON. It decides nothing itself;
-//! * [`api`] is what handlers share; [`fields`], [`message_fields`], [`claim_fields`], [`connection_names`] and
-//!   [`query`] are the requests' fields; [`response`], [`response_body`] and [`error`] are what handlers return.
+//! * [`api`] is what handlers share; [`fields`], [`message_fields`], [`claim_fields`], [`connection_names`],
+//!   [`plain_json`] and [`query`] are the requests' fields; [`response`], [`response_body`] and [`error`] are what handlers return.
 
 mod api;
 mod batch;
@@ -30,6 +30,7 @@ mod guard;
 mod head;
 mod idempotency;
 mod message_fields;
+mod plain_json;
 mod produce;
 mod query;
 mod request_body;

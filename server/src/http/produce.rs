@@ -36,7 +36,7 @@ pub(crate) async fn produce(api: &Rc<Api>, mut produce: Box<Produce>) -> Result<
     if !api.router.is_empty() {
         (produce, failure) = route(Rc::clone(api), produce, Company::Alone).await?;
     }
-    let bytes = produce.key.len() + produce.value.len();
+    let bytes = produce.payload_len();
     if api.driver.lacks_log_room(bytes)
         && let Ok(_held) = BodyBytes::hold(&api.bodies, bytes)
     {
@@ -88,8 +88,8 @@ pub(crate) async fn route(
 ) -> Result<(Box<Produce>, Option<RouterFailure>), ApiError> {
     let request = RouteRequest {
         topic: &produce.topic,
-        key: std::str::from_utf8(&produce.key).unwrap_or_default(),
-        value: std::str::from_utf8(&produce.value).unwrap_or_default(),
+        key: std::str::from_utf8(produce.key()).unwrap_or_default(),
+        value: std::str::from_utf8(produce.value()).unwrap_or_default(),
         envelope: &produce.envelope,
     };
     let decision = tokio::select! {

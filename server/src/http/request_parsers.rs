@@ -8,7 +8,7 @@ use super::connection_names::ConnectionNames;
 use super::consume::ConsumeFields;
 use super::dlq::RedriveFields;
 use super::error::ApiError;
-use super::fields::{Fields, from_json, parse};
+use super::fields::{Fields, from_plain_json, parse};
 use super::groups::{ExpireFields, GroupFields, SeekFields};
 use super::head::RequestHead;
 use super::message_fields::{MessageHeaders, ProduceFields};
@@ -74,10 +74,10 @@ pub(crate) fn parse_request(number: usize, body: &[u8], query: Option<&str>) -> 
 pub(crate) fn parse_line(acks: bool, line: &[u8]) -> Result<Command, ApiError> {
     let names = ConnectionNames::default();
     match acks {
-        true => Ok(Command::Ack(Ack(from_json::<AckFields<'_>>(line)?.claim(&names)?))),
-        false => {
-            Ok(Command::Produce(from_json::<ProduceFields<'_>>(line)?.into_produce(&names, MessageHeaders::default())?))
-        }
+        true => Ok(Command::Ack(Ack(from_plain_json::<AckFields<'_>>(line)?.claim(&names)?))),
+        false => Ok(Command::Produce(
+            from_plain_json::<ProduceFields<'_>>(line)?.into_produce(&names, MessageHeaders::default())?,
+        )),
     }
 }
 

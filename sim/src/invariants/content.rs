@@ -46,7 +46,7 @@ pub(super) fn stored_was_produced(message: &Message, body: Option<&Body>, produc
             envelope.target_topic.clone_from(&meta.envelope.target_topic);
             envelope.partition_override = meta.envelope.partition_override;
         }
-        (body.key(), body.value()) == (&*produce.key, &*produce.value)
+        (body.key(), body.value()) == (produce.key(), produce.value())
             && meta.envelope == envelope
             && meta.trace == produce.trace
     });

@@ -82,10 +82,10 @@ impl Model {
         let topic = self.topic(envelope.target_topic.as_ref().unwrap_or(&produce.topic))?;
         let partition = match envelope.partition_override {
             Some(partition) => partition,
-            None => partition_of(&produce.key, self.topics[topic].partitions()),
+            None => partition_of(produce.key(), self.topics[topic].partitions()),
         };
         self.topics[topic].has_partition(partition)?;
-        self.check_space(topic, partition, (produce.key.len() + produce.value.len()) as u64)?;
+        self.check_space(topic, partition, (produce.key().len() + produce.value().len()) as u64)?;
         let stored_in = &self.topics[topic].name;
         if asked != (stored_in.clone(), stored_in.clone()) {
             metadata.requested = Some(ProduceScope { topic: asked.0.clone(), destination: asked.1.clone() });
@@ -102,7 +102,7 @@ impl Model {
         let NewMessage { topic, partition, metadata, identity, router } = new;
         let offset = self.topics[topic].next_offset;
         self.expect_deadline(&metadata);
-        let content = Content::new(&produce.key, &produce.value, metadata, self.next_payload(lsn));
+        let content = Content::new(produce.key(), produce.value(), metadata, self.next_payload(lsn));
         self.topics[topic].store(self.now, partition, None, content);
         self.set_delay(topic, self.topics[topic].messages.len() - 1);
         if let Some((asked, identity)) = identity {
@@ -138,7 +138,7 @@ impl Model {
     }
 
     fn check_sizes(&self, produce: &Produce) -> Result<(), Refusal> {
-        if produce.value.is_empty() {
+        if produce.value().is_empty() {
             return Err(Refusal::Invalid("value must not be empty"));
         }
         let fits = |what, len: usize, max: usize| match len > max {
@@ -146,7 +146,7 @@ impl Model {
             false => Ok(()),
         };
         let envelope = &produce.envelope;
-        fits("key", produce.key.len(), self.limits.key_bytes_max)?;
+        fits("key", produce.key().len(), self.limits.key_bytes_max)?;
         fits(
             "idempotency key",
             envelope.idempotency_key.as_deref().map_or(0, str::len),
@@ -162,7 +162,7 @@ impl Model {
             fits(what, id.as_deref().map_or(0, str::len), self.limits.id_bytes_max)?;
         }
         fits("metadata", text_bytes(produce), self.limits.metadata_bytes_max)?;
-        let total = produce.key.len() + produce.value.len() + text_bytes(produce);
+        let total = produce.key().len() + produce.value().len() + text_bytes(produce);
         fits("message", total, self.limits.message_bytes_max)?;
         if produce.delay.is_some() && envelope.deliver_at.is_some() {
             return Err(Refusal::Invalid("give a delay or a moment of delivery, not both"));

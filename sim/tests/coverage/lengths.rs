@@ -129,7 +129,7 @@ impl Lengths {
     }
 
     fn produce(&mut self, produce: &Produce, limits: &Limits) {
-        self.note("key_bytes_max", produce.key.len() as u64, limits.key_bytes_max as u64);
+        self.note("key_bytes_max", produce.key().len() as u64, limits.key_bytes_max as u64);
         let envelope = &produce.envelope;
         let key = envelope.idempotency_key.as_deref();
         self.text("idempotency_key_bytes_max", key, limits.idempotency_key_bytes_max);
@@ -143,7 +143,7 @@ impl Lengths {
         if is_plain {
             let metadata = produce.trace.as_ref().map_or(0, |trace| trace.len() + 16);
             self.note("metadata_bytes_max", metadata as u64, limits.metadata_bytes_max as u64);
-            let message = produce.key.len() + produce.value.len() + metadata;
+            let message = produce.key().len() + produce.value().len() + metadata;
             self.note("message_bytes_max", message as u64, limits.message_bytes_max as u64);
         }
     }

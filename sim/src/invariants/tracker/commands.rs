@@ -161,13 +161,13 @@ impl Tracker {
     fn note_produced(&mut self, command: &Command) {
         match command {
             Command::Produce(produce) => {
-                if let Some(number) = number(&produce.value) {
+                if let Some(number) = number(produce.value()) {
                     self.produced_messages.insert(number, (**produce).clone());
                 }
             }
             Command::Complete(complete) => {
                 for (number, produce) in
-                    complete.produce.iter().filter_map(|output| Some((number(&output.value)?, output)))
+                    complete.produce.iter().filter_map(|output| Some((number(output.value())?, output)))
                 {
                     self.expected_outputs.insert(number);
                     self.produced_messages.insert(number, produce.clone());

@@ -72,7 +72,7 @@ impl Tracker {
             if duplicate {
                 continue;
             }
-            let number = number(&produce.value).unwrap_or_default();
+            let number = number(produce.value()).unwrap_or_default();
             let stored = self.stored(number).count();
             self.coverage.hit_if(already_done, Point::StepOutputSkipped);
             output_stored_once(number, stored, already_done)?;
@@ -95,7 +95,7 @@ impl Tracker {
         if self.steps.contains_key(&token) || self.maybe_completed.contains(&token) {
             return Ok(());
         }
-        let numbers: Vec<u64> = complete.produce.iter().filter_map(|produce| number(&produce.value)).collect();
+        let numbers: Vec<u64> = complete.produce.iter().filter_map(|produce| number(produce.value())).collect();
         refused_step_leaves_nothing(numbers.iter().map(|number| self.stored(*number).count()).sum())
     }
 
@@ -138,7 +138,7 @@ impl Tracker {
             let is_stored = |produce: &Produce| {
                 let mut messages = state.topics().flat_map(Topic::partitions).flat_map(|(_, p)| p.messages());
                 messages.any(|(_, message)| {
-                    self.payloads.get(&message.payload.id).is_some_and(|body| *body.value() == *produce.value)
+                    self.payloads.get(&message.payload.id).is_some_and(|body| *body.value() == *produce.value())
                 })
             };
             let stored = complete.produce.iter().filter(|produce| is_stored(produce)).count();

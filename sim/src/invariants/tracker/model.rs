@@ -483,9 +483,9 @@ pub(crate) fn destination(state: &State, limits: &Limits, produce: &Produce) -> 
     }
     let topic = state.topic_named(name)?;
     let partition =
-        partition_override.unwrap_or_else(|| PartitionId(partition_of(&produce.key, topic.partition_count())));
+        partition_override.unwrap_or_else(|| PartitionId(partition_of(produce.key(), topic.partition_count())));
     let (messages, bytes) = open(topic, partition);
-    let more = (produce.key.len() + produce.value.len()) as u64;
+    let more = (produce.key().len() + produce.value().len()) as u64;
     let fits = messages < limits.partition_messages_max && bytes + more <= limits.partition_bytes_max;
     let offset = topic.next_offset();
     (partition.0 < topic.partition_count()).then(|| Destination { topic: topic.id(), partition, fits, offset })

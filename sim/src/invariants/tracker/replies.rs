@@ -147,7 +147,7 @@ impl Tracker {
         }
         accepted_within_limits(pending, produced)?;
         self.skip_replied(pending, produce, produced)?;
-        let (topic, number) = (pending.produce.as_ref().map(|destination| destination.topic), number(&produce.value));
+        let (topic, number) = (pending.produce.as_ref().map(|destination| destination.topic), number(produce.value()));
         let model = topic.and_then(|topic| self.topics.get_mut(&topic));
         let stored = model.and_then(|model| model.messages.get_mut(&produced.offset));
         accepted_is_stored(produced, number, stored.as_deref())?;

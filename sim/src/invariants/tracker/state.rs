@@ -147,7 +147,7 @@ impl Tracker {
     /// Whether a produce of the message is pending.
     pub(crate) fn is_producing(&self, message: Message) -> bool {
         let is_match = |pending: &PendingCommand| match &pending.command {
-            Command::Produce(produce) => number(&produce.value) == Some(u64::from(message.0)),
+            Command::Produce(produce) => number(produce.value()) == Some(u64::from(message.0)),
             _ => false,
         };
         self.pending.values().any(is_match)
