@@ -59,6 +59,11 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// Concatenates `parts` into one block, allocated once.
 pub(crate) fn join(parts: &[&[u8]]) -> Arc<[u8]> {
+    let mut filled = parts.iter().filter(|part| !part.is_empty());
+    if let (Some(part), None) = (filled.next(), filled.next()) {
+        // Not written with zeros first.
+        return Arc::from(*part);
+    }
     let len = parts.iter().map(|part| part.len()).sum();
     let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len).collect();
     let mut rest = Arc::get_mut(&mut bytes).expect("just made, not shared yet");

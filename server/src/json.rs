@@ -11,6 +11,7 @@ use driftq_core::types::{
     WallClock,
 };
 
+use crate::word_search::has_control_or;
 use crate::{base64, rfc3339};
 
 /// A JSON object under construction.
@@ -32,7 +33,8 @@ impl Json {
         Self { out, empty: true }
     }
 
-    #[inline]
+    // The names are literals, of which the copies are moves.
+    #[inline(always)]
     fn name(&mut self, name: &str) {
         match std::mem::replace(&mut self.empty, false) {
             true => self.out.push(b'"'),
@@ -43,6 +45,7 @@ impl Json {
     }
 
     /// A text field. Field names are literals that need no escaping.
+    #[inline]
     pub(crate) fn text(&mut self, name: &str, value: &str) {
         self.name(name);
         string(value, &mut self.out);
@@ -84,6 +87,7 @@ impl Json {
     }
 
     /// A number field.
+    #[inline]
     pub(crate) fn number(&mut self, name: &str, value: impl itoa::Integer) {
         self.name(name);
         self.out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
@@ -162,8 +166,9 @@ pub(crate) fn object(out: &mut Vec<u8>, fill: impl FnOnce(&mut Json)) {
 
 /// Appends a string with its quotes.
 pub(crate) fn string(value: &str, out: &mut Vec<u8>) {
-    // Most texts need no escaping, and this check without branches is vectorized.
-    if value.bytes().fold(true, |plain, byte| plain & (byte >= b' ') & (byte != b'"') & (byte != b'\\')) {
+    // Most texts need no escaping.
+    if !has_control_or(value.as_bytes(), *b"\"\\") {
+        out.reserve(value.len() + 2);
         out.push(b'"');
         out.extend_from_slice(value.as_bytes());
         out.push(b'"');
@@ -342,6 +347,14 @@ mod tests {
             let mut out = Vec::new();
             string(text, &mut out);
             assert_eq!(out, serde_json::to_vec(text).expect("JSON"), "{text:?}");
+        }
+        for (len, at) in (1..70).flat_map(|len| (0..len).map(move |at| (len, at))) {
+            for escaped in ["\0", "\u{1f}", "\"", "\\", " ", "#"] {
+                let (mut text, mut out) = ("x".repeat(len), Vec::new());
+                text.replace_range(at..=at, escaped);
+                string(&text, &mut out);
+                assert_eq!(out, serde_json::to_vec(&text).expect("JSON"), "{text:?}");
+            }
         }
     }
 

@@ -67,6 +67,7 @@ pub mod router;
 pub mod serve;
 pub mod signals;
 pub mod wal;
+mod word_search;
 
 /// Writes to a standard stream. A stream that is closed, or whose reader has gone, is no error; `print!` would panic.
 pub fn report(stream: &mut dyn std::io::Write, text: &str) {

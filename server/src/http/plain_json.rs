@@ -4,6 +4,8 @@
 //! It reads a subset. Whatever is not in it, malformed JSON included, is left to the general parser, which decides and
 //! explains; so what this reader accepts must mean the same there.
 
+use crate::word_search::{find, has_control_or};
+
 /// The longest number in digits that is read; it fits 64 bits.
 const DIGITS_MAX: usize = 19;
 
@@ -36,13 +38,13 @@ impl<'a> PlainValue<'a> {
 
 /// Reads the fields of an object, which is all that `text` holds, and passes each to `field` with its name. Returns
 /// `None` if the object is not plain, or `field` returned `None`.
+#[inline]
 pub(super) fn read_plain<'a>(
     text: &'a str,
     mut field: impl FnMut(&'a [u8], PlainValue<'a>) -> Option<()>,
 ) -> Option<()> {
     let text = text.trim_matches([' ', '\t', '\n', '\r']);
-    // Without branches, so that it is vectorized; once for all texts.
-    if !text.bytes().fold(true, |plain, byte| plain & (byte >= b' ') & (byte != b'\\')) {
+    if has_control_or(text.as_bytes(), [b'\\']) {
         return None;
     }
     let mut reader = Reader { text, at: 0 };
@@ -69,6 +71,7 @@ pub(super) fn read_plain<'a>(
 }
 
 /// Sets a field that must not be set yet, else returns `None`.
+#[inline]
 pub(super) fn set<T>(field: &mut Option<T>, value: T) -> Option<()> {
     field.replace(value).is_none().then_some(())
 }
@@ -79,20 +82,24 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    #[inline]
     fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
 
+    #[inline]
     fn next(&mut self) -> Option<u8> {
         let byte = self.peek()?;
         self.at += 1;
         Some(byte)
     }
 
+    #[inline]
     fn expect(&mut self, byte: u8) -> Option<()> {
         (self.next()? == byte).then_some(())
     }
 
+    #[inline]
     fn skip_space(&mut self) {
         while let Some(b' ') = self.peek() {
             self.at += 1;
@@ -100,15 +107,10 @@ impl<'a> Reader<'a> {
     }
 
     /// A text in quotes.
+    #[inline]
     fn text(&mut self) -> Option<&'a str> {
-        /// Up to here a loop is faster than a call.
-        const SHORT: usize = 12;
         self.expect(b'"')?;
-        let rest = &self.text.as_bytes()[self.at..];
-        let len = match rest.iter().take(SHORT).position(|byte| *byte == b'"') {
-            Some(len) => len,
-            None => SHORT + memchr::memchr(b'"', rest.get(SHORT..)?)?,
-        };
+        let len = find(self.text.as_bytes().get(self.at..)?, b'"')?;
         let text = self.text.get(self.at..self.at + len)?;
         self.at += len + 1;
         Some(text)
