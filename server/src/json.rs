@@ -177,9 +177,10 @@ pub(crate) fn string(value: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a number in hexadecimal digits.
-pub(crate) fn hex(number: u64, digits: u32, out: &mut Vec<u8>) {
-    out.extend((0..digits).rev().map(|digit| b"0123456789abcdef"[(number >> (4 * digit)) as usize & 0xf]));
+/// Appends the last hexadecimal digits of a number.
+pub(crate) fn hex<const DIGITS: usize>(number: u64, out: &mut Vec<u8>) {
+    let digit = |index| b"0123456789abcdef"[(number >> (4 * (DIGITS - 1 - index))) as usize & 0xf];
+    out.extend_from_slice(&std::array::from_fn::<u8, DIGITS, _>(digit));
 }
 
 /// Bytes of a delivery without metadata, beside its key and value.
@@ -223,8 +224,8 @@ impl Json {
     pub(crate) fn token(&mut self, name: &str, token: LeaseToken) {
         self.name(name);
         self.out.push(b'"');
-        hex(u64::from(token.boot.0), 8, &mut self.out);
-        hex(token.counter, 16, &mut self.out);
+        hex::<8>(u64::from(token.boot.0), &mut self.out);
+        hex::<16>(token.counter, &mut self.out);
         self.out.push(b'"');
     }
 

@@ -18,18 +18,15 @@ pub(crate) fn write(at: Timestamp, out: &mut Vec<u8>) {
     let at = i64::try_from(at.0).unwrap_or(LAST_MS).min(LAST_MS);
     let (year, month, day) = date_of(at / DAY_MS);
     let time = at % DAY_MS / SECOND_MS;
-    for (number, width, end) in [
-        (year, 4, b'-'),
-        (month, 2, b'-'),
-        (day, 2, b'T'),
-        (time / 3_600, 2, b':'),
-        (time / 60 % 60, 2, b':'),
-        (time % 60, 2, b'.'),
-        (at % SECOND_MS, 3, b'Z'),
-    ] {
-        put_digits(number, width, out);
-        out.push(end);
-    }
+    let mut text = *b"0000-00-00T00:00:00.000Z";
+    set_digits(&mut text[..4], year);
+    set_digits(&mut text[5..7], month);
+    set_digits(&mut text[8..10], day);
+    set_digits(&mut text[11..13], time / 3_600);
+    set_digits(&mut text[14..16], time / 60 % 60);
+    set_digits(&mut text[17..19], time % 60);
+    set_digits(&mut text[20..23], at % SECOND_MS);
+    out.extend_from_slice(&text);
 }
 
 /// A timestamp as text.
@@ -151,6 +148,11 @@ fn is_end_of_month(minute: i64) -> bool {
     next_minute.rem_euclid(DAY_MINUTES) == 0 && date_of(next_minute.div_euclid(DAY_MINUTES)).2 == 1
 }
 
-fn put_digits(number: i64, width: u32, out: &mut Vec<u8>) {
-    out.extend((0..width).rev().map(|place| b'0' + (number / 10_i64.pow(place) % 10) as u8));
+/// Fills `places` with the last digits of a number.
+#[inline]
+fn set_digits(places: &mut [u8], mut number: i64) {
+    for place in places.iter_mut().rev() {
+        *place = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
 }

@@ -78,7 +78,7 @@ fn write_scope(scope: &Scope, json: &mut Json) {
 /// The cursor after a record: its identity, in a form that clients need not understand.
 fn write_cursor(identity: &Identity) -> String {
     let mut out = Vec::new();
-    encode_identity(identity).iter().for_each(|byte| hex(u64::from(*byte), 2, &mut out));
+    encode_identity(identity).iter().for_each(|byte| hex::<2>(u64::from(*byte), &mut out));
     out.into_iter().map(char::from).collect()
 }
 

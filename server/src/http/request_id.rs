@@ -26,7 +26,7 @@ pub(super) struct RequestIds {
 impl RequestIds {
     pub(super) fn new(seed: u64) -> Self {
         let mut prefix = Vec::new();
-        hex(seed, 16, &mut prefix);
+        hex::<16>(seed, &mut prefix);
         Self { prefix, next: Cell::new(0), ready: RefCell::default() }
     }
 
@@ -52,7 +52,7 @@ impl RequestIds {
             let number = self.next.get();
             self.next.set(number.wrapping_add(1));
             text.extend_from_slice(&self.prefix);
-            hex(number, 16, &mut text);
+            hex::<16>(number, &mut text);
         }
         text.into()
     }
