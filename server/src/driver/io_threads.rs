@@ -7,7 +7,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,11 +39,19 @@ pub(crate) struct CompletedRead {
     pub(crate) result: Result<Vec<u8>, StorageFault>,
 }
 
+/// What a thread is asked for.
+#[derive(Debug)]
+enum Work {
+    Job(Job),
+    /// A wake-up after this time, unless a job comes first.
+    WakeIn(Duration),
+}
+
 /// Channels to the threads and back.
 #[derive(Debug)]
 pub(crate) struct IoThreads {
-    log: Sender<Job>,
-    background: Sender<Job>,
+    log: Sender<Work>,
+    background: Sender<Work>,
     completed: Receiver<CompletedJob>,
     reads: Sender<ReadJob>,
     completed_reads: Receiver<CompletedRead>,
@@ -86,7 +94,13 @@ impl IoThreads {
     pub(crate) fn perform(&self, job: Job) {
         self.reactor.record();
         let thread = if job.class() == JobClass::Log { &self.log } else { &self.background };
-        thread.send(job).expect("the thread runs as long as its channel is open");
+        thread.send(Work::Job(job)).expect("the thread runs as long as its channel is open");
+    }
+
+    /// Wakes after `pause`, unless a job of the log comes first. More precise than the reactor's timers, which count in
+    /// milliseconds.
+    pub(crate) fn wake_in(&self, pause: Duration) {
+        self.log.send(Work::WakeIn(pause)).expect("the thread runs as long as its channel is open");
     }
 
     /// Queues a read.
@@ -126,11 +140,11 @@ fn spawn<S: Storage + Send + 'static>(
     report: Sender<CompletedJob>,
     wake: Wake,
     reactor: Option<ReactorCpu>,
-) -> std::io::Result<Sender<Job>> {
-    let (sender, jobs) = channel::<Job>();
-    let work = move || {
+) -> std::io::Result<Sender<Work>> {
+    let (sender, work) = channel::<Work>();
+    let perform_all = move || {
         let mut affinity = reactor.map(AvoidReactor::new);
-        for job in jobs {
+        while let Some(job) = next_job(&work, &wake) {
             if let Some(affinity) = &mut affinity {
                 affinity.update();
             }
@@ -143,8 +157,27 @@ fn spawn<S: Storage + Send + 'static>(
             wake.wake();
         }
     };
-    std::thread::Builder::new().name(name.into()).spawn(work)?;
+    std::thread::Builder::new().name(name.into()).spawn(perform_all)?;
     Ok(sender)
+}
+
+/// Waits for the next job; `None` once the threads are stopped.
+fn next_job(work: &Receiver<Work>, wake: &Wake) -> Option<Job> {
+    let mut next = work.recv().ok()?;
+    loop {
+        let pause = match next {
+            Work::Job(job) => return Some(job),
+            Work::WakeIn(pause) => pause,
+        };
+        next = match work.recv_timeout(pause) {
+            Ok(next) => next,
+            Err(RecvTimeoutError::Timeout) => {
+                wake.wake();
+                work.recv().ok()?
+            }
+            Err(RecvTimeoutError::Disconnected) => return None,
+        };
+    }
 }
 
 /// A thread that reads payloads.

@@ -17,6 +17,7 @@ mod broker_clock;
 #[cfg(test)]
 mod clock_tests;
 mod crossing;
+mod gather;
 mod id_hasher;
 mod io_threads;
 mod link;

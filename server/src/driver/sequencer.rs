@@ -4,13 +4,14 @@
 //! results. It runs on the reactor's thread if there is one reactor, else on its own ([`super::sequencer_thread`]).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use driftq_core::log::StorageFault;
 use driftq_core::types::{Millis, Now, Ticket, Timestamp};
 use driftq_core::{Command, Job, JobClass, Output, Pipeline};
 use driftq_files::VolatileStorage;
 
+use super::gather::Gather;
 use super::io_threads::IoThreads;
 use super::status::BrokerStatus;
 use crate::metrics::Metrics;
@@ -38,12 +39,22 @@ pub(crate) struct Sequencer {
     check_clock_at: Timestamp,
     /// A job was completed at once, and another may be due.
     has_more: bool,
+    /// How long the next batch waits for more commands.
+    gather: Gather,
 }
 
 impl Sequencer {
     /// A sequencer over a recovered log.
     pub(crate) fn new(pipeline: Pipeline, disk: Disk, metrics: Arc<Metrics>, status: Arc<BrokerStatus>) -> Self {
-        Self { pipeline, disk, metrics, status, check_clock_at: Timestamp(0), has_more: false }
+        Self {
+            pipeline,
+            disk,
+            metrics,
+            status,
+            check_clock_at: Timestamp(0),
+            has_more: false,
+            gather: Gather::default(),
+        }
     }
 
     pub(super) fn pipeline(&self) -> &Pipeline {
@@ -53,6 +64,7 @@ impl Sequencer {
     /// Decides a command.
     pub(super) fn handle(&mut self, now: Now, command: Command) -> Ticket {
         let _guard = AbortOnPanic;
+        self.gather.add_command();
         self.pipeline.handle(now, command)
     }
 
@@ -110,6 +122,11 @@ impl Sequencer {
         if class == JobClass::Log {
             self.status.set_log_busy(None);
             self.metrics.observe_log_batch(self.pipeline.synced().lsn.0 - synced.lsn.0, bytes, took);
+            if let Disk::Threads(io_threads) = &self.disk
+                && let Some(pause) = took.and_then(|took| self.gather.end_batch(took, Instant::now()))
+            {
+                io_threads.wake_in(pause);
+            }
         } else {
             self.metrics.count_snapshot_bytes(bytes);
             self.status.notify_log_room();
@@ -118,10 +135,14 @@ impl Sequencer {
 
     fn start_jobs(&mut self, now: Now) {
         for class in [JobClass::Log, JobClass::Background] {
+            if class == JobClass::Log && self.gather.is_waiting(Instant::now) {
+                continue;
+            }
             while let Some(job) = self.pipeline.poll_job(class) {
                 match &mut self.disk {
                     Disk::Threads(io_threads) => {
                         if class == JobClass::Log {
+                            self.gather.start_batch();
                             self.status.set_log_busy(Some(now.mono));
                         }
                         io_threads.perform(job);
