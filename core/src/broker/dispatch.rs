@@ -11,6 +11,17 @@ use crate::reply::{Delivery, Output, Refusal};
 use crate::state::Message;
 use crate::types::{Body, DeliveryState, GroupId, LastError, MessageRef, Millis, PartitionId, Timestamp, TopicId};
 
+/// What was dispatched to a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dispatched {
+    /// A message.
+    One,
+    /// A message, and certainly no other follows it now.
+    Last,
+    /// There was none.
+    Nothing,
+}
+
 impl<F: Faults> Broker<F> {
     /// Dispatches ready messages, up to the limit of one call. [`Broker::poll_timeout`] asks for the next call at once,
     /// so that the cost of a call does not grow with the number of consumers that have credit.
@@ -24,8 +35,11 @@ impl<F: Faults> Broker<F> {
             let mut used = 0;
             while used < turn {
                 match self.dispatch_next(topic, group, log) {
-                    Ok(true) => used += 1,
-                    Ok(false) => {
+                    Ok(Dispatched::One) => used += 1,
+                    // The turn ends with it: the next one finds nothing.
+                    Ok(Dispatched::Last) if used + 1 == turn => used += 1,
+                    Ok(last) => {
+                        used += usize::from(last == Dispatched::Last);
                         self.index.work_done(topic, group);
                         break;
                     }
@@ -45,20 +59,18 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    /// Dispatches the next message of a group: delivers it, or dead-letters it if its deadline has passed. Returns
-    /// false if the group has none.
-    fn dispatch_next(&mut self, topic: TopicId, group: GroupId, log: &mut dyn LogSink) -> Result<bool, Refusal> {
+    /// Dispatches the next message of a group: delivers it, or dead-letters it if its deadline has passed.
+    fn dispatch_next(&mut self, topic: TopicId, group: GroupId, log: &mut dyn LogSink) -> Result<Dispatched, Refusal> {
         let topic = self.state.topic(topic).expect("work of a deleted topic is removed");
         let next = self.faults.next_dispatch(&mut self.index, topic, group, self.limits.in_flight_max, self.now);
-        let Some(next) = next else { return Ok(false) };
+        let Some(next) = next else { return Ok(Dispatched::Nothing) };
         let message_ref = next.message_ref;
         let message = message(topic, &message_ref);
         if deadline_passed(topic, &message, self.wall()) {
             self.exceed_deadline(&message_ref, log)?;
-        } else {
-            self.deliver(next, message, log)?;
+            return Ok(Dispatched::One);
         }
-        Ok(true)
+        self.deliver(next, message, log)
     }
 
     /// Dead-letters a waiting message whose deadline has passed or whose payload is lost.
@@ -75,7 +87,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Leases a message to a consumer.
-    fn deliver(&mut self, next: NextDispatch, message: Message, log: &mut dyn LogSink) -> Result<(), Refusal> {
+    fn deliver(&mut self, next: NextDispatch, message: Message, log: &mut dyn LogSink) -> Result<Dispatched, Refusal> {
         let NextDispatch { message_ref, consumer, .. } = next;
         let connected = &self.index.consumers[&consumer];
         let (owner, until) = (connected.owner.clone(), self.now.after(connected.lease));
@@ -87,12 +99,12 @@ impl<F: Faults> Broker<F> {
         let is_first = recorded.attempts <= 1;
         let unread = if body.is_none() { Some(message.clone()) } else { None };
         let delivery = Box::new(delivery(recorded, message_ref.partition, &message, until, body));
-        self.index.dispatched(next, message.flags().priority, self.appended, lease);
+        let has_more = self.index.dispatched(next, message.flags().priority, self.appended, lease);
         if is_first {
             self.read_ahead_of(&message_ref, unread.is_none());
         }
         self.hold_delivery(Output::Deliver { consumer, delivery }, Leased { message_ref, lease }, unread);
-        Ok(())
+        Ok(if has_more { Dispatched::One } else { Dispatched::Last })
     }
 
     pub(super) fn delivery_state(&self, message_ref: &MessageRef) -> Option<&DeliveryState> {

@@ -68,6 +68,15 @@ struct Block {
 }
 
 impl Block {
+    /// Adds an entry and returns what it costs.
+    fn add(&mut self, payload: PayloadId, entry: &Entry) -> u64 {
+        let bytes = entry.body.encoded_len() + ENTRY_OVERHEAD;
+        self.payloads.push(payload);
+        self.bytes += bytes;
+        self.untaken += usize::from(!entry.is_used_up);
+        bytes
+    }
+
     /// Whether everything in it is synced through `durable`.
     fn is_durable(&self, durable: Lsn) -> bool {
         self.payloads.last().is_none_or(|last| last.lsn <= durable)
@@ -155,10 +164,14 @@ impl PayloadCache {
 
     /// Adds a payload that was just appended to the log. No group takes a result: it does not keep its block.
     pub(super) fn insert_written(&mut self, payload: PayloadId, body: Body, is_result: bool) {
-        let (id, mut block) = self.open.take().unwrap_or_else(|| self.new_block());
-        self.add(id, &mut block, payload, body, is_result);
+        if self.open.is_none() {
+            self.open = Some(self.new_block());
+        }
+        let Some((id, block)) = &mut self.open else { return };
+        let entry = Entry { body, block: *id, taken: 0, is_used_up: is_result };
+        self.bytes += block.add(payload, &entry);
         let is_full = block.bytes >= BLOCK_BYTES.min(self.bytes_max / 16);
-        self.open = Some((id, block));
+        self.entries.insert(payload, entry);
         if is_full {
             self.seal();
         }
@@ -220,12 +233,9 @@ impl PayloadCache {
     }
 
     fn add(&mut self, id: BlockId, block: &mut Block, payload: PayloadId, body: Body, is_used_up: bool) {
-        let bytes = body.encoded_len() + ENTRY_OVERHEAD;
-        block.payloads.push(payload);
-        block.bytes += bytes;
-        block.untaken += usize::from(!is_used_up);
-        self.bytes += bytes;
-        self.entries.insert(payload, Entry { body, block: id, taken: 0, is_used_up });
+        let entry = Entry { body, block: id, taken: 0, is_used_up };
+        self.bytes += block.add(payload, &entry);
+        self.entries.insert(payload, entry);
     }
 
     /// Evicts blocks until the cache is within its bound, or nothing else may go: the log is synced through `durable`.

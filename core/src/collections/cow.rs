@@ -6,16 +6,18 @@
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::{VecDeque, vec_deque};
+use std::marker::PhantomData;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::{fmt, mem};
 
 mod chunk;
+mod holder;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use chunk::{CHUNK, Chunk};
-
-use super::shared::unshared;
+use holder::{Holder, Own};
 
 /// A chunk with fewer entries than this is merged with a neighbour if both are small.
 const SPARSE: usize = CHUNK / 4;
@@ -37,28 +39,48 @@ const CAPACITY_KEPT: usize = 8;
 ///
 /// A clone and its original do not affect each other. Two maps are equal if their entries are.
 #[derive(Clone)]
-pub(crate) struct CowMap<K, V> {
+pub(crate) struct CowMap<K, V, C = Arc<Chunk<K, V>>> {
     /// No chunk is empty, except for the only one of an empty map: without it a queue that runs empty between any two
     /// messages would allocate for each.
-    slots: VecDeque<Slot<K, V>>,
+    slots: VecDeque<Slot<K, C>>,
     len: usize,
+    values: PhantomData<V>,
 }
+
+/// The same map for what is never shared: a clone copies all entries, and a write costs no check for other owners.
+pub(crate) type OwnMap<K, V> = CowMap<K, V, Own<K, V>>;
 
 /// A chunk and a lower bound of its keys.
 ///
 /// `first` is above every key of the chunk before. It need not be a key of the map: removing a chunk's first entry does
 /// not change it.
 #[derive(Clone)]
-struct Slot<K, V> {
+struct Slot<K, C> {
     first: K,
-    chunk: Arc<Chunk<K, V>>,
+    chunk: C,
 }
 
 impl<K, V> CowMap<K, V> {
+    /// The chunks of the map in ascending order, none empty.
+    ///
+    /// Reads a clone piece by piece: once a chunk is dropped, the original map writes to it without copying.
+    pub(crate) fn into_chunks(mut self) -> impl ExactSizeIterator<Item = Arc<Chunk<K, V>>> + Clone
+    where
+        K: Clone,
+        V: Clone,
+    {
+        if self.is_empty() {
+            self.slots.clear();
+        }
+        self.slots.into_iter().map(|slot| slot.chunk)
+    }
+}
+
+impl<K, V, C> CowMap<K, V, C> {
     /// An empty map. Allocates nothing.
     #[must_use]
     pub(crate) const fn new() -> Self {
-        Self { slots: VecDeque::new(), len: 0 }
+        Self { slots: VecDeque::new(), len: 0, values: PhantomData }
     }
 
     /// The number of entries.
@@ -72,7 +94,9 @@ impl<K, V> CowMap<K, V> {
     pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0
     }
+}
 
+impl<K, V, C: Deref<Target = Chunk<K, V>>> CowMap<K, V, C> {
     /// The entry with the smallest key.
     #[must_use]
     pub(crate) fn first(&self) -> Option<(&K, &V)> {
@@ -87,22 +111,8 @@ impl<K, V> CowMap<K, V> {
 
     /// All entries in ascending order.
     #[must_use]
-    pub(crate) fn iter(&self) -> Iter<'_, K, V> {
+    pub(crate) fn iter(&self) -> Iter<'_, K, V, C> {
         self.iter_from(0, 0)
-    }
-
-    /// The chunks of the map in ascending order, none empty.
-    ///
-    /// Reads a clone piece by piece: once a chunk is dropped, the original map writes to it without copying.
-    pub(crate) fn into_chunks(mut self) -> impl ExactSizeIterator<Item = Arc<Chunk<K, V>>> + Clone
-    where
-        K: Clone,
-        V: Clone,
-    {
-        if self.is_empty() {
-            self.slots.clear();
-        }
-        self.slots.into_iter().map(|slot| slot.chunk)
     }
 
     /// The first entry for which `order` returns `Equal`.
@@ -115,14 +125,14 @@ impl<K, V> CowMap<K, V> {
     }
 
     /// The entries from index `at` of slot `index` on; both can be one past the end.
-    fn iter_from(&self, index: usize, at: usize) -> Iter<'_, K, V> {
+    fn iter_from(&self, index: usize, at: usize) -> Iter<'_, K, V, C> {
         let mut slots = self.slots.range(index..);
         let entries = slots.next().map(|slot| slot.chunk.entries.range(at..)).unwrap_or_default();
         Iter { slots, entries }
     }
 
     fn locate_by(&self, mut order: impl FnMut(&K, &V) -> Ordering) -> Option<(usize, usize)> {
-        let mut all_less = |slot: &Slot<K, V>| slot.chunk.last().is_some_and(|(key, value)| order(key, value).is_lt());
+        let mut all_less = |slot: &Slot<K, C>| slot.chunk.last().is_some_and(|(key, value)| order(key, value).is_lt());
         // Queues search near their front.
         let index = if self.slots.front().is_some_and(|slot| !all_less(slot)) {
             0
@@ -134,7 +144,7 @@ impl<K, V> CowMap<K, V> {
     }
 }
 
-impl<K: Ord, V> CowMap<K, V> {
+impl<K: Ord, V, C: Deref<Target = Chunk<K, V>>> CowMap<K, V, C> {
     /// The value at `key`.
     #[must_use]
     pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
@@ -157,7 +167,7 @@ impl<K: Ord, V> CowMap<K, V> {
 
     /// The entries at and above `key` in ascending order.
     #[must_use]
-    pub(crate) fn range_from(&self, key: &K) -> Iter<'_, K, V> {
+    pub(crate) fn range_from(&self, key: &K) -> Iter<'_, K, V, C> {
         match self.slot_of(key) {
             None => self.iter(),
             Some(index) => {
@@ -224,23 +234,55 @@ impl<K: Ord, V> CowMap<K, V> {
     }
 }
 
-impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
+impl<K: Ord + Clone, V, C: Holder<K, V>> CowMap<K, V, C> {
     /// Mutable access to the value at `key`. Copies nothing if there is none.
     pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
     {
         let (index, at) = self.locate(key)?;
-        Some(&mut Arc::make_mut(&mut self.slots[index].chunk).entries[at].1)
+        Some(&mut self.slots[index].chunk.write().entries[at].1)
+    }
+
+    /// As [`get_mut`](Self::get_mut), for a key that probably is at or behind index `hint` of the only chunk; `hint` is
+    /// then moved behind it.
+    pub(crate) fn get_mut_near(&mut self, key: &K, hint: &mut usize) -> Option<&mut V> {
+        let near = match self.slots.front() {
+            Some(slot) => slot.chunk.entries.get(*hint).is_some_and(|(found, _)| found == key),
+            None => return None,
+        };
+        let (index, at) = if near { (0, *hint) } else { self.locate(key)? };
+        *hint = at + 1;
+        Some(&mut self.slots[index].chunk.write().entries[at].1)
     }
 
     /// Sets the value at `key` and returns the previous one. An equal key in the map is kept.
+    #[inline]
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        // Queues add behind their end.
+        if let Some(slot) = self.slots.back_mut() {
+            let is_behind = match slot.chunk.last() {
+                Some((last, _)) => *last < key && !slot.chunk.is_full(),
+                None => {
+                    slot.first = key.clone();
+                    true
+                }
+            };
+            if is_behind {
+                slot.chunk.write().push(key, value);
+                self.len += 1;
+                return None;
+            }
+        }
+        self.insert_anywhere(key, value)
+    }
+
+    fn insert_anywhere(&mut self, key: K, value: V) -> Option<V> {
         let index = match self.slot_of(&key) {
             Some(index) => index,
             None if self.slots.is_empty() => {
                 self.slots.reserve_exact(1);
-                self.slots.push_back(Slot { first: key.clone(), chunk: Chunk::of_one(key, value, 1) });
+                self.slots.push_back(Slot { first: key.clone(), chunk: C::hold(Chunk::of_one(key, value, 1)) });
                 self.len = 1;
                 return None;
             }
@@ -252,8 +294,8 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         let chunk = &mut self.slots[index].chunk;
         let past_the_end = chunk.last().is_none_or(|(last, _)| *last < key);
         match if past_the_end { Err(chunk.len()) } else { chunk.search(&key) } {
-            Ok(at) => return Some(mem::replace(&mut unshared(chunk).entries[at].1, value)),
-            Err(at) if !chunk.is_full() => unshared(chunk).insert(at, key, value),
+            Ok(at) => return Some(mem::replace(&mut chunk.write().entries[at].1, value)),
+            Err(at) if !chunk.is_full() => chunk.write().insert(at, key, value),
             Err(at) => self.insert_into_full(index, at, key, value),
         }
         self.len += 1;
@@ -261,7 +303,27 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
     }
 
     /// Removes the entry at `key` and returns its value.
+    #[inline]
     pub(crate) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        // Queues remove their first entry.
+        if let Some(slot) = self.slots.front_mut()
+            && slot.chunk.entries.front().is_some_and(|(first, _)| first.borrow() == key)
+        {
+            let (_, value) = slot.chunk.write().entries.pop_front()?;
+            self.len -= 1;
+            let left = slot.chunk.len();
+            if left == 0 || left < SPARSE && self.slots.len() > 1 {
+                self.merge_or_drop(0);
+            }
+            return Some(value);
+        }
+        self.remove_anywhere(key)
+    }
+
+    fn remove_anywhere<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
@@ -287,16 +349,16 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         let (Ok(at) | Err(at)) = self.slots[index].chunk.search(key);
         let mut below: VecDeque<_> = self.slots.drain(..index).collect();
         let first = &mut self.slots[0];
-        let chunk = unshared(&mut first.chunk);
+        let chunk = first.chunk.write();
         let upper = chunk.entries.split_off(at);
         let lower = mem::replace(&mut chunk.entries, upper);
         if !lower.is_empty() {
             let bound = mem::replace(&mut first.first, key.clone());
-            below.push_back(Slot { first: bound, chunk: Arc::new(Chunk { entries: lower }) });
+            below.push_back(Slot { first: bound, chunk: C::hold(Chunk { entries: lower }) });
         }
         let len = below.iter().map(|slot| slot.chunk.len()).sum();
         self.len -= len;
-        let mut below = Self { slots: below, len };
+        let mut below = Self { slots: below, len, values: PhantomData };
         self.merge_if_sparse(0);
         self.slots.shrink_to(SLOTS_KEPT.max(2 * self.slots.len()));
         below.merge_if_sparse(below.slots.len().saturating_sub(1));
@@ -325,11 +387,11 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
     /// of another chunk it splits off a quarter, since more ascending keys are likely. Elsewhere it splits in half.
     fn insert_into_full(&mut self, index: usize, at: usize, key: K, value: V) {
         if at == CHUNK && index + 1 == self.slots.len() {
-            self.slots.push_back(Slot { first: key.clone(), chunk: Chunk::of_one(key, value, SPARSE) });
+            self.slots.push_back(Slot { first: key.clone(), chunk: C::hold(Chunk::of_one(key, value, SPARSE)) });
             return;
         }
         let kept = if at == CHUNK { CHUNK - SPARSE } else { CHUNK / 2 };
-        let lower = unshared(&mut self.slots[index].chunk);
+        let lower = self.slots[index].chunk.write();
         let mut upper = Chunk { entries: lower.entries.split_off(kept) };
         let first = upper.entries[0].0.clone();
         if at <= kept {
@@ -337,11 +399,11 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         } else {
             upper.insert(at - kept, key, value);
         }
-        self.slots.insert(index + 1, Slot { first, chunk: Arc::new(upper) });
+        self.slots.insert(index + 1, Slot { first, chunk: C::hold(upper) });
     }
 
     fn remove_at(&mut self, index: usize, at: usize) -> (K, V) {
-        let chunk = unshared(&mut self.slots[index].chunk);
+        let chunk = self.slots[index].chunk.write();
         let entry = chunk.remove(at);
         self.len -= 1;
         if chunk.len() < SPARSE {
@@ -367,9 +429,9 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
             _ if fits(index + 1) => index,
             _ => return,
         };
-        let mut upper = Arc::unwrap_or_clone(self.remove_slot(lower + 1).chunk);
+        let mut upper = self.remove_slot(lower + 1).chunk.take();
         // Growth at most doubles a capacity below MERGED_MAX, so it stays within CHUNK.
-        unshared(&mut self.slots[lower].chunk).entries.append(&mut upper.entries);
+        self.slots[lower].chunk.write().entries.append(&mut upper.entries);
     }
 
     fn merge_if_sparse(&mut self, index: usize) {
@@ -378,7 +440,7 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         }
     }
 
-    fn remove_slot(&mut self, index: usize) -> Slot<K, V> {
+    fn remove_slot(&mut self, index: usize) -> Slot<K, C> {
         let slot = self.slots.remove(index).expect("the index is in range");
         let capacity = self.slots.capacity();
         if capacity > SLOTS_KEPT && self.slots.len() < capacity / 4 {
@@ -389,12 +451,12 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
 }
 
 /// An iterator over the entries of a [`CowMap`] in ascending order.
-pub(crate) struct Iter<'a, K, V> {
-    slots: vec_deque::Iter<'a, Slot<K, V>>,
+pub(crate) struct Iter<'a, K, V, C = Arc<Chunk<K, V>>> {
+    slots: vec_deque::Iter<'a, Slot<K, C>>,
     entries: vec_deque::Iter<'a, (K, V)>,
 }
 
-impl<'a, K, V> Iterator for Iter<'a, K, V> {
+impl<'a, K, V, C: Deref<Target = Chunk<K, V>>> Iterator for Iter<'a, K, V, C> {
     type Item = (&'a K, &'a V);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -407,30 +469,30 @@ impl<'a, K, V> Iterator for Iter<'a, K, V> {
     }
 }
 
-impl<'a, K, V> IntoIterator for &'a CowMap<K, V> {
+impl<'a, K, V, C: Deref<Target = Chunk<K, V>>> IntoIterator for &'a CowMap<K, V, C> {
     type Item = (&'a K, &'a V);
-    type IntoIter = Iter<'a, K, V>;
+    type IntoIter = Iter<'a, K, V, C>;
 
-    fn into_iter(self) -> Iter<'a, K, V> {
+    fn into_iter(self) -> Iter<'a, K, V, C> {
         self.iter()
     }
 }
 
-impl<K, V> Default for CowMap<K, V> {
+impl<K, V, C> Default for CowMap<K, V, C> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<K: PartialEq, V: PartialEq> PartialEq for CowMap<K, V> {
+impl<K: PartialEq, V: PartialEq, C: Deref<Target = Chunk<K, V>>> PartialEq for CowMap<K, V, C> {
     fn eq(&self, other: &Self) -> bool {
         self.len == other.len && self.iter().eq(other.iter())
     }
 }
 
-impl<K: Eq, V: Eq> Eq for CowMap<K, V> {}
+impl<K: Eq, V: Eq, C: Deref<Target = Chunk<K, V>>> Eq for CowMap<K, V, C> {}
 
-impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for CowMap<K, V> {
+impl<K: fmt::Debug, V: fmt::Debug, C: Deref<Target = Chunk<K, V>>> fmt::Debug for CowMap<K, V, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self).finish()
     }

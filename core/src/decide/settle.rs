@@ -189,7 +189,9 @@ fn duplicate_for<F: Faults>(context: &DecisionContext<'_, F>, message_ref: &Mess
 /// Whether the message has an idempotency key, and so an effect.
 pub(super) fn has_identity(state: &State, message_ref: &MessageRef) -> bool {
     let topic = state.topic(message_ref.topic).expect("a delivery belongs to a topic");
-    message(topic, message_ref).flags().has_identity
+    let partition = topic.partition(message_ref.partition);
+    let flags = partition.and_then(|partition| partition.flags_at(message_ref.position));
+    flags.expect("a delivered, unacked message is stored").has_identity
 }
 
 /// Decides a nack.

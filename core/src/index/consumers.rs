@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::credit::Credit;
 use super::unanswered::Unanswered;
-use crate::collections::cow::CowMap;
+use crate::collections::cow::OwnMap;
 use crate::command::OnDisconnect;
 use crate::types::{ConsumerId, GroupId, Millis, OwnerName, PartitionId, Position, TopicId};
 
@@ -56,9 +56,9 @@ pub(crate) enum Turn {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConsumerTurns {
     pub(super) members: BTreeSet<ConsumerId>,
-    pub(super) with_credit: CowMap<ConsumerId, ()>,
+    pub(super) with_credit: OwnMap<ConsumerId, ()>,
     /// Consumers with credit that are asked last.
-    pub(super) last_resort: CowMap<ConsumerId, ()>,
+    pub(super) last_resort: OwnMap<ConsumerId, ()>,
     last_served: ConsumerId,
 }
 
@@ -106,7 +106,7 @@ impl ConsumerTurns {
 /// The first key at or after `from`; if there is none, the first of all.
 ///
 /// Checks both ends before it searches a range, which costs more; usually there is one key or `from` is past the last.
-pub(super) fn next_turn<T: Ord + Copy>(keys: &CowMap<T, ()>, from: T) -> Option<T> {
+pub(super) fn next_turn<T: Ord + Copy>(keys: &OwnMap<T, ()>, from: T) -> Option<T> {
     let (first, ()) = keys.first()?;
     let (last, ()) = keys.last()?;
     if *first >= from || *last < from {

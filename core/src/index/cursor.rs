@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::leases::Lease;
 use super::priorities::PriorityQueue;
-use crate::collections::cow::CowMap;
+use crate::collections::cow::OwnMap;
 use crate::state::Progress;
 use crate::types::{GroupId, Position, Priority};
 
@@ -35,7 +35,7 @@ pub(crate) struct Cursor {
     /// Ready messages below their frontier: retries, and messages whose delay expired after the frontier passed them.
     pub(super) returned: BTreeSet<(Rank, Position)>,
     /// The newest delivery of every message that is leased, or queued after its lease expired.
-    pub(crate) leases: CowMap<Position, Lease>,
+    pub(crate) leases: OwnMap<Position, Lease>,
     pub(super) delay_serial_seen: u64,
     /// Whether the group is registered with the queue as waiting for messages.
     pub(crate) waiting: bool,

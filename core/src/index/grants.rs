@@ -3,16 +3,16 @@
 //! A lease runs from the moment its grant could leave, so it can outlast the recorded end. That is volatile: after a
 //! restart the recorded end counts.
 
-use crate::collections::cow::CowMap;
+use crate::collections::cow::OwnMap;
 use crate::types::{Identity, LeaseToken, Lsn, Millis, Timestamp};
 
 /// The grants of this boot that have not ended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Grants {
-    /// Grants begin and mostly end in the order of their tokens, and a [`CowMap`] searches its ends first.
-    running: CowMap<LeaseToken, Grant>,
+    /// Grants begin and mostly end in the order of their tokens, and a [`OwnMap`] searches its ends first.
+    running: OwnMap<LeaseToken, Grant>,
     /// When each grant is checked next.
-    pub(super) checks: CowMap<(Timestamp, LeaseToken), ()>,
+    pub(super) checks: OwnMap<(Timestamp, LeaseToken), ()>,
 }
 
 /// A grant that runs, as far as it is known.

@@ -34,7 +34,7 @@ pub(crate) use self::retained::Retained;
 use self::retained::RetainedInPartition;
 use self::timers::Timers;
 pub use self::timers::{Due, Sweep, Timer};
-use crate::collections::cow::CowMap;
+use crate::collections::cow::OwnMap;
 use crate::collections::id_map::IdMap;
 use crate::collections::partition_set::PartitionSet;
 use crate::command::OnDisconnect;
@@ -58,9 +58,9 @@ pub struct Index {
     /// The deadlines of the messages in a backlog, in wall time.
     pub(crate) deadlines: BTreeMap<(TopicId, PartitionId, Position), Timestamp>,
     /// Groups to which a message can possibly be dispatched. Visited in the order of their ids, so that dispatch does
-    /// not depend on the order in which they were added. Runs empty between any two messages, for which a [`CowMap`]
+    /// not depend on the order in which they were added. Runs empty between any two messages, for which a [`OwnMap`]
     /// does not allocate.
-    work: CowMap<(TopicId, GroupId), ()>,
+    work: OwnMap<(TopicId, GroupId), ()>,
     /// Where the next call continues.
     work_from: (TopicId, GroupId),
     /// Counts expired delays.
@@ -276,8 +276,15 @@ impl Index {
         }
     }
 
-    /// Records that the message of `next` was leased to its consumer.
-    pub(crate) fn dispatched(&mut self, next: NextDispatch, priority: Priority, decided_at: Lsn, lease: Millis) {
+    /// Records that the message of `next` was leased to its consumer. Returns whether the group can have another
+    /// message.
+    pub(crate) fn dispatched(
+        &mut self,
+        next: NextDispatch,
+        priority: Priority,
+        decided_at: Lsn,
+        lease: Millis,
+    ) -> bool {
         let NextDispatch { message_ref, consumer: id, is_last } = next;
         let consumer = self.consumers.get_mut(&id).expect("messages are dispatched to connected consumers");
         let order = consumer.unanswered.delivered(self.leases.next_order(), message_ref);
@@ -299,9 +306,11 @@ impl Index {
         if consumer.on_disconnect == OnDisconnect::Release {
             consumer.leases.insert((message_ref.partition, message_ref.position));
         }
+        let has_more = !group_index.candidates.is_empty();
         if !consumer.has_credit() {
             self.refresh_credit(id);
         }
+        has_more
     }
 
     /// The next group to which a message can possibly be dispatched.

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::collections::cow::CowMap;
+use crate::collections::cow::OwnMap;
 use crate::types::{
     EffectNamespace, GroupId, MessageRef, PartitionId, Position, ProduceScope, Timestamp, TopicId, WallClock,
 };
@@ -89,10 +89,10 @@ impl Key {
 /// All timers, ordered by time. A timer costs nothing until it is due.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timers {
-    /// A [`CowMap`] searches its ends first, and leases mostly end in the order they began.
-    timers: CowMap<Key, ()>,
+    /// A [`OwnMap`] searches its ends first, and leases mostly end in the order they began.
+    timers: OwnMap<Key, ()>,
     /// Due in wall time.
-    wall_timers: CowMap<Key, ()>,
+    wall_timers: OwnMap<Key, ()>,
     sweeps: BTreeSet<(Timestamp, Sweep)>,
     /// The time of each sweep in `sweeps`.
     sweep_times: BTreeMap<Sweep, Timestamp>,

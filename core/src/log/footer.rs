@@ -40,6 +40,9 @@ const TAIL_BYTES: u64 = 64 << 10;
 /// The most mentions that wait for the filter.
 const WAITING_MAX: usize = 64;
 
+/// The last mentions that are remembered; a power of two.
+const RECENT: usize = 128;
+
 /// The content of a footer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SegmentFooter {
@@ -244,6 +247,9 @@ pub struct FooterBuilder {
     /// Mentions that are not in the filter yet: together they take a fraction of the time that each takes alone, since
     /// the processor waits for the memory of several blocks at once.
     waiting: Vec<u64>,
+    /// The last mentions, each in the place that its lower bits name: consecutive records mention the same, and what
+    /// was mentioned just now is in the filter or waits for it.
+    recent: Box<[u64; RECENT]>,
 }
 
 impl FooterBuilder {
@@ -251,7 +257,10 @@ impl FooterBuilder {
     #[must_use]
     pub fn new(first: IndexEntry, capacity: u64) -> Self {
         let filter = MentionFilter::with_bytes((capacity / FILTER_FRACTION).min(FILTER_BYTES_MAX));
-        Self { index: SegmentIndex::new(first), index_bytes: 0, filter, waiting: Vec::with_capacity(WAITING_MAX) }
+        // At first each place holds a mention that belongs into another.
+        let recent = Box::new(std::array::from_fn(|place| place as u64 ^ 1));
+        let waiting = Vec::with_capacity(WAITING_MAX);
+        Self { index: SegmentIndex::new(first), index_bytes: 0, filter, waiting, recent }
     }
 
     /// A record stands at `at`; its frame begins at byte `position`.
@@ -266,6 +275,11 @@ impl FooterBuilder {
     /// A record mentions something with this hash.
     #[inline]
     pub fn mention(&mut self, hash: u64) {
+        let recent = &mut self.recent[hash as usize % RECENT];
+        if *recent == hash {
+            return;
+        }
+        *recent = hash;
         if self.waiting.len() == WAITING_MAX {
             self.insert_waiting();
         }

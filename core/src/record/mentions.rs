@@ -6,9 +6,15 @@
 //! its offset leads to the record that stored it, its position to all others. What concerns a whole topic or group of
 //! it, such as a purge or a seek, mentions the topic. A record about an effect names an identity, and mentions a
 //! message only if it settles it.
+//!
+//! Offsets and positions are mentioned by runs of [`RUN`]: neighbours share a mention, so that most records add nothing
+//! to a filter, and a filter that is asked for one message answers for its run.
 
 use super::{Completed, DeadLetterSlot, Event, MessageAt, Referrer};
 use crate::types::{Body, MessageRef, Offset, PartitionId, Position, TopicId};
+
+/// So many offsets or positions, the first a multiple of it, have the same hash.
+const RUN: u64 = 64;
 
 /// Something that a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +35,9 @@ impl Mention<'_> {
     #[inline]
     pub fn hash(&self) -> u64 {
         match self {
-            Self::Stored(topic, offset) => absorb(absorb(1, u64::from(topic.0)), offset.0),
+            Self::Stored(topic, offset) => absorb(absorb(1, u64::from(topic.0)), offset.0 / RUN),
             Self::Message(topic, partition, position) => {
-                absorb(absorb(2, u64::from(topic.0) << 32 | u64::from(partition.0)), position.0)
+                absorb(absorb(2, u64::from(topic.0) << 32 | u64::from(partition.0)), position.0 / RUN)
             }
             Self::Topic(topic) => absorb(3, u64::from(topic.0)),
             Self::Run(id) => {
@@ -152,8 +158,8 @@ mod tests {
     #[test]
     fn hashes_stay_as_they_are() {
         let hashes = [
-            Mention::Stored(TopicId(1), Offset(2)),
-            Mention::Message(TopicId(1), PartitionId(2), Position(3)),
+            Mention::Stored(TopicId(1), Offset(2 * 64)),
+            Mention::Message(TopicId(1), PartitionId(2), Position(3 * 64)),
             Mention::Topic(TopicId(1)),
             Mention::Run(b""),
             Mention::Run(b"run-0123456789"),
@@ -167,6 +173,14 @@ mod tests {
             0x0ef0_43bd_7fdc_2cfc,
         ];
         assert_eq!(hashes, expected, "filters in old footers would be useless");
+    }
+
+    #[test]
+    fn neighbours_share_a_mention_within_their_run() {
+        let stored = |offset| Mention::Stored(TopicId(1), Offset(offset)).hash();
+        let at = |position| Mention::Message(TopicId(1), PartitionId(2), Position(position)).hash();
+        assert_eq!((stored(64), at(64)), (stored(127), at(127)));
+        assert!(stored(63) != stored(64) && stored(127) != stored(128) && at(63) != at(64) && at(127) != at(128));
     }
 
     #[test]

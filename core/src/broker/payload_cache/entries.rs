@@ -79,6 +79,12 @@ fn run_of(payload: PayloadId) -> u64 {
 }
 
 fn find(run: &[(PayloadId, Entry)], payload: PayloadId) -> Result<usize, usize> {
+    // What was just written is mostly delivered at once.
+    if let Some((last, _)) = run.last()
+        && *last == payload
+    {
+        return Ok(run.len() - 1);
+    }
     run.binary_search_by_key(&payload, |(found, _)| *found)
 }
 

@@ -3,7 +3,6 @@
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// The most entries of a chunk, and so the most that one write after a clone copies.
 pub(crate) const CHUNK: usize = 128;
@@ -20,10 +19,10 @@ impl<K, V> Chunk<K, V> {
         self.entries.iter().map(|(key, value)| (key, value))
     }
 
-    pub(super) fn of_one(key: K, value: V, capacity: usize) -> Arc<Self> {
+    pub(super) fn of_one(key: K, value: V, capacity: usize) -> Self {
         let mut entries = VecDeque::with_capacity(capacity);
         entries.push_back((key, value));
-        Arc::new(Self { entries })
+        Self { entries }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -96,16 +95,32 @@ impl<K, V> Chunk<K, V> {
     ///
     /// The capacity grows fourfold up to [`CHUNK`], so that a queue that repeatedly fills and runs empty seldom grows.
     pub(super) fn insert(&mut self, at: usize, key: K, value: V) {
+        if at == self.len() {
+            return self.push(key, value);
+        }
+        self.grow_if_full();
+        self.entries.insert(at, (key, value));
+    }
+
+    /// As [`insert`](Self::insert), behind the last entry.
+    #[inline]
+    pub(super) fn push(&mut self, key: K, value: V) {
+        self.grow_if_full();
+        self.entries.push_back((key, value));
+    }
+
+    #[inline]
+    fn grow_if_full(&mut self) {
         debug_assert!(!self.is_full(), "a full chunk is split first");
+        if self.entries.len() == self.entries.capacity() {
+            self.grow();
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
         let len = self.entries.len();
-        if len == self.entries.capacity() {
-            self.entries.reserve_exact((len * 4).clamp(4, CHUNK) - len);
-        }
-        if at == len {
-            self.entries.push_back((key, value));
-        } else {
-            self.entries.insert(at, (key, value));
-        }
+        self.entries.reserve_exact((len * 4).clamp(4, CHUNK) - len);
     }
 
     /// Removes the entry at `at`, which must exist.

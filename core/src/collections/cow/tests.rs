@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-impl<K: Ord, V> CowMap<K, V> {
+impl<K: Ord, V, C: Deref<Target = Chunk<K, V>>> CowMap<K, V, C> {
     /// Panics unless the structural invariants hold.
     pub(crate) fn check(&self) {
         if self.is_empty() {
@@ -17,7 +17,7 @@ impl<K: Ord, V> CowMap<K, V> {
             return;
         }
         let mut len = 0;
-        let mut before: Option<&Slot<K, V>> = None;
+        let mut before: Option<&Slot<K, C>> = None;
         for slot in &self.slots {
             let entries = &slot.chunk.entries;
             len += entries.len();
@@ -39,10 +39,14 @@ impl<K: Ord, V> CowMap<K, V> {
     fn chunk_lens(&self) -> Vec<usize> {
         self.slots.iter().map(|slot| slot.chunk.len()).collect()
     }
+}
 
+impl<K: Ord, V> CowMap<K, V> {
     /// How many chunks both maps share.
     fn shared_with(&self, other: &Self) -> usize {
-        let same = |slot: &&Slot<K, V>| other.slots.iter().any(|theirs| Arc::ptr_eq(&slot.chunk, &theirs.chunk));
+        let same = |slot: &&Slot<K, Arc<Chunk<K, V>>>| {
+            other.slots.iter().any(|theirs| Arc::ptr_eq(&slot.chunk, &theirs.chunk))
+        };
         self.slots.iter().filter(same).count()
     }
 }
@@ -71,6 +75,18 @@ fn full_chunk_in_the_middle_is_split_in_half() {
     map.insert(127 * 2 + 1, 0);
     map.check();
     assert_eq!(map.chunk_lens(), [96, 33, 128], "past the end of a chunk, but not of the map");
+}
+
+#[test]
+fn neighbour_is_found_with_and_without_a_hint() {
+    for mut map in [map_of(0..100), map_of(0..1000)] {
+        let mut hint = 0;
+        for key in (0..100).chain([7, 8, 50, 99, 0, 1]) {
+            assert_eq!(map.get_mut_near(&key, &mut hint).copied(), Some(key));
+        }
+        assert_eq!((map.get_mut_near(&5_000, &mut hint), hint), (None, 2));
+    }
+    assert_eq!(CowMap::<u32, u32>::new().get_mut_near(&1, &mut 0), None);
 }
 
 #[test]
@@ -366,7 +382,7 @@ proptest! {
         same(&pair.map, &pair.model);
         probes.iter().for_each(|&key| pair.probe(key));
         // Keys at the edges of chunks, where a search could enter the wrong chunk.
-        let bounds = |slot: &Slot<u32, Value>| [slot.first, slot.chunk.last().map_or(0, |(key, _)| *key)];
+        let bounds = |slot: &Slot<u32, Arc<Chunk<u32, Value>>>| [slot.first, slot.chunk.last().map_or(0, |(key, _)| *key)];
         let edges: Vec<_> = pair.map.slots.iter().flat_map(bounds).collect();
         edges.iter().for_each(|&key| (key.saturating_sub(1)..=key + 1).for_each(|key| pair.probe(key)));
         for (map, model) in &pair.clones {
