@@ -27,6 +27,13 @@ pub(crate) fn put_varints<const N: usize>(out: &mut Vec<u8>, values: [u64; N]) {
     let bytes = bytes.as_flattened_mut();
     let mut len = 0;
     for mut value in values {
+        if (1 << 35..1 << 42).contains(&value) {
+            // Times, mostly.
+            let low = |shift: u32| (value >> shift) as u8 | 0x80;
+            bytes[len..len + 6].copy_from_slice(&[low(0), low(7), low(14), low(21), low(28), (value >> 35) as u8]);
+            len += 6;
+            continue;
+        }
         while value >= 0x80 {
             bytes[len] = value as u8 | 0x80;
             len += 1;
@@ -158,6 +165,10 @@ mod tests {
             put_varint(&mut out, value);
             let (bytes, len) = varint(value);
             assert_eq!(bytes[..len], out);
+            out.clear();
+            put_varints(&mut out, [value, 300, value]);
+            assert_eq!(out, [&bytes[..len], &[0xac, 2], &bytes[..len]].concat());
+            out.truncate(len);
             let mut reader = Reader::new(&out);
             assert_eq!(reader.varint(), Ok(value));
             assert!(reader.is_empty());

@@ -16,6 +16,7 @@ impl<F: Faults> Broker<F> {
             now,
             origin,
             check_clock_at,
+            in_step_at: _,
             appended,
             durable,
             outputs,

@@ -65,6 +65,7 @@ impl<F: Faults> Broker<F> {
     pub fn rebase_wall_clock(&mut self, now: impl Into<Now>, log: &mut dyn LogSink) -> Result<(), LogRefusal> {
         let now = now.into();
         self.now = self.now.max(self.time_at(now.mono));
+        self.in_step_at = None;
         let offset = now.wall.offset_from(self.now);
         self.commit(Event::WallClockAdjusted(WallAdjustment::Rebase { offset }), SpaceClass::Drain, log)
     }
@@ -77,9 +78,13 @@ impl<F: Faults> Broker<F> {
 
     /// Records an adjustment if wall time and the wall clock differ. If the log refuses it, the next call tries again.
     pub(super) fn adjust_wall_clock(&mut self, wall: Timestamp, log: &mut dyn LogSink) {
+        if self.in_step_at == Some((self.now, wall)) {
+            return;
+        }
         self.check_clock_at = None;
+        self.in_step_at = None;
         match check(self.state.wall_clock(), self.now, wall) {
-            ClockCheck::InStep => {}
+            ClockCheck::InStep => self.in_step_at = Some((self.now, wall)),
             ClockCheck::CheckAt(at) => self.check_clock_at = Some(at),
             ClockCheck::Adjust(adjustment) => {
                 let _ = self.commit(Event::WallClockAdjusted(adjustment), SpaceClass::Churn, log);

@@ -6,7 +6,7 @@ use crate::decide::dead_letter::dead_letter;
 use crate::decide::failure::{deadline_passed, message, why_not_retried};
 use crate::faults::Faults;
 use crate::index::NextDispatch;
-use crate::record::Event;
+use crate::record::{Event, Record};
 use crate::reply::{Delivery, Output, Refusal};
 use crate::state::Message;
 use crate::types::{Body, DeliveryState, GroupId, LastError, MessageRef, Millis, PartitionId, Timestamp, TopicId};
@@ -66,7 +66,7 @@ impl<F: Faults> Broker<F> {
         let Some(next) = next else { return Ok(Dispatched::Nothing) };
         let message_ref = next.message_ref;
         let message = message(topic, &message_ref);
-        if deadline_passed(topic, &message, self.wall()) {
+        if deadline_passed(topic, &message, || self.wall()) {
             self.exceed_deadline(&message_ref, log)?;
             return Ok(Dispatched::One);
         }
@@ -92,7 +92,8 @@ impl<F: Faults> Broker<F> {
         let connected = &self.index.consumers[&consumer];
         let (owner, until) = (connected.owner.clone(), self.now.after(connected.lease));
         let token = self.next_token();
-        self.commit_or_refuse(Event::Delivered { message_ref, token, owner, until }, SpaceClass::Churn, log)?;
+        let mut record = Record { at: self.now, event: Event::Delivered { message_ref, token, owner, until } };
+        self.commit_decided_record(&mut record, SpaceClass::Churn, log).map_err(|refusal| self.refusal(refusal))?;
         let body = self.take_body(&message_ref, &message);
         let recorded = self.delivery_state(&message_ref).expect("a delivered message has a delivery state");
         let lease = recorded.leased_until().map_or(Millis(0), |until| until.since(self.now));

@@ -25,13 +25,17 @@ impl<F: Faults> Broker<F> {
         match command {
             Command::Produce(mut request) => {
                 let decision = produce::produce(&self.context(), &mut request);
-                let decision = decision.inspect_err(|refusal| self.index_refusal(refusal))?;
-                self.counters.deduplicated += u64::from(matches!(&decision.reply, Reply::Produced(at) if at.duplicate));
-                self.commit_and_reply(decision, SpaceClass::Growth, log)
+                match &decision {
+                    Ok(Decision { reply: Reply::Produced(at), .. }) => {
+                        self.counters.deduplicated += u64::from(at.duplicate);
+                    }
+                    Ok(_) => {}
+                    Err(refusal) => self.index_refusal(refusal),
+                }
+                self.commit_decided(decision, SpaceClass::Growth, log)
             }
             Command::Ack(Ack(claim)) => {
-                let decision = settle::ack(&self.context(), &claim)?;
-                self.commit_and_reply(decision, SpaceClass::Drain, log)
+                self.commit_decided(settle::ack(&self.context(), &claim), SpaceClass::Drain, log)
             }
             Command::AckCumulative(request) => {
                 let decision = settle::ack_cumulative(&self.context(), &request)?;
@@ -135,11 +139,11 @@ impl<F: Faults> Broker<F> {
     fn complete(&mut self, mut request: Box<Complete>, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
         let decision = complete::complete(&self.context(), &mut request);
         let decision = decision.inspect_err(|refusal| self.index_refusal(refusal))?;
-        let class = match &decision.event {
+        let class = match decision.event() {
             Some(Event::Completed(step)) if step.stored() > 0 => SpaceClass::Growth,
             _ => SpaceClass::Drain,
         };
-        let is_new = decision.event.is_some();
+        let is_new = decision.record.is_some();
         let reply = self.commit_and_reply(decision, class, log)?;
         if is_new && self.state.completions().len() > self.limits.completions_max {
             // The oldest are the least likely to be retried. If the log refuses the record, the next step retries it.

@@ -99,6 +99,8 @@ pub struct Broker<F: Faults = NoFaults> {
     origin: ClockOrigin,
     /// When to compare wall time with the wall clock again, if they differed when the last adjustment was recent.
     check_clock_at: Option<Timestamp>,
+    /// The broker time and the wall clock when they were last found in step, until an adjustment.
+    in_step_at: Option<(Timestamp, Timestamp)>,
     /// The LSN of the last record.
     appended: Lsn,
     durable: Lsn,
@@ -136,6 +138,7 @@ impl<F: Faults> Broker<F> {
             now,
             origin: ClockOrigin::default(),
             check_clock_at: None,
+            in_step_at: None,
             appended: last,
             durable: last,
             outputs: Outputs::default(),
@@ -374,9 +377,18 @@ impl<F: Faults> Broker<F> {
 
     /// Appends a record and applies it, unless the log refuses it.
     fn commit(&mut self, event: Event, class: SpaceClass, log: &mut dyn LogSink) -> Result<(), LogRefusal> {
-        let mut record = Record { at: self.now, event };
+        self.commit_decided_record(&mut Record { at: self.now, event }, class, log)
+    }
+
+    /// As [`Broker::commit`], of a record decided now.
+    fn commit_decided_record(
+        &mut self,
+        record: &mut Record,
+        class: SpaceClass,
+        log: &mut dyn LogSink,
+    ) -> Result<(), LogRefusal> {
         match self.faults.decided(&self.state, self.now, &mut record.event) {
-            true => self.commit_record(&record, class, log),
+            true => self.commit_record(record, class, log),
             false => Ok(()),
         }
     }
@@ -403,6 +415,9 @@ impl<F: Faults> Broker<F> {
 
     /// Adds the payloads of an event to the cache, which was just appended as the record `lsn`.
     fn cache_written(&mut self, lsn: Lsn, event: &Event) {
+        if let Event::Produced { body, .. } = event {
+            return self.payloads.insert_written(PayloadId { lsn, part: 0 }, body.clone(), false);
+        }
         let has_result = event.result().is_some();
         for (part, body) in event.bodies() {
             let payload = PayloadId { lsn, part };
@@ -461,27 +476,51 @@ impl<F: Faults> Broker<F> {
     /// Commits the event of a decision, if it has one, and returns its reply.
     fn commit_and_reply(
         &mut self,
-        decision: Decision,
+        mut decision: Decision,
         class: SpaceClass,
         log: &mut dyn LogSink,
     ) -> Result<Reply, Refusal> {
+        self.commit_decision(&mut decision, class, log)?;
+        Ok(decision.reply)
+    }
+
+    /// As [`Broker::commit_and_reply`], or the refusal. The decision, which is large, stays where it is.
+    fn commit_decided(
+        &mut self,
+        mut decided: Result<Decision, Refusal>,
+        class: SpaceClass,
+        log: &mut dyn LogSink,
+    ) -> Result<Reply, Refusal> {
+        if let Ok(decision) = &mut decided {
+            self.commit_decision(decision, class, log)?;
+        }
+        decided.map(|decision| decision.reply)
+    }
+
+    fn commit_decision(
+        &mut self,
+        decision: &mut Decision,
+        class: SpaceClass,
+        log: &mut dyn LogSink,
+    ) -> Result<(), Refusal> {
         if let Aside::Answers(message_ref) = decision.aside {
             self.index.answered(&message_ref);
         }
-        if let Some(event) = decision.event {
-            let mut record = Record { at: self.now, event };
-            if self.faults.decided(&self.state, self.now, &mut record.event) {
-                self.commit_record(&record, class, log).map_err(|refusal| self.refusal(refusal))?;
-                if let Aside::EndsGrant(token) = decision.aside {
-                    self.index.leases.grants.ended(token);
-                }
-                // Few records begin a lease: the event is moved for them alone.
-                if let Event::Extended { .. } | Event::EffectBegun(_) | Event::EffectRenewed { .. } = record.event {
-                    self.hold_lease(record.event);
-                }
+        let Some(record) = &mut decision.record else { return Ok(()) };
+        record.at = self.now;
+        if self.faults.decided(&self.state, self.now, &mut record.event) {
+            self.commit_record(record, class, log).map_err(|refusal| self.refusal(refusal))?;
+            if let Aside::EndsGrant(token) = decision.aside {
+                self.index.leases.grants.ended(token);
+            }
+            // Few records begin a lease: the event is moved for them alone.
+            if let Event::Extended { .. } | Event::EffectBegun(_) | Event::EffectRenewed { .. } = record.event
+                && let Some(record) = decision.record.take()
+            {
+                self.hold_lease(record.event);
             }
         }
-        Ok(decision.reply)
+        Ok(())
     }
 
     /// Holds the start of the lease that begins or is extended with `event` until the record that was just appended is

@@ -32,6 +32,8 @@ pub(super) struct PayloadCache {
     next_block: BlockId,
     /// The block that is being written.
     open: Option<(BlockId, Block)>,
+    /// The payloads of the block that was written last: the next one is about as long.
+    sealed_len: usize,
     /// The newest written blocks, oldest first, up to a quarter of the cache.
     recent: VecDeque<BlockId>,
     recent_bytes: u64,
@@ -42,6 +44,9 @@ pub(super) struct PayloadCache {
     /// Blocks whose payloads were all delivered, some removed.
     used_up: VecDeque<BlockId>,
     used_up_bytes: u64,
+    /// Bodies of the last evicted block. Freed one by one as others come in: the allocator gives the memory of one that
+    /// was just freed to the next request, but has to merge and split what is freed together.
+    dropped: Vec<Body>,
     hits: u64,
     misses: u64,
 }
@@ -92,12 +97,14 @@ impl PayloadCache {
             blocks: BTreeMap::new(),
             next_block: BlockId::default(),
             open: None,
+            sealed_len: 0,
             recent: VecDeque::new(),
             recent_bytes: 0,
             older: BTreeSet::new(),
             read: VecDeque::new(),
             used_up: VecDeque::new(),
             used_up_bytes: 0,
+            dropped: Vec::new(),
             hits: 0,
             misses: 0,
         }
@@ -165,8 +172,11 @@ impl PayloadCache {
     /// Adds a payload that was just appended to the log. No group takes a result: it does not keep its block.
     pub(super) fn insert_written(&mut self, payload: PayloadId, body: Body, is_result: bool) {
         if self.open.is_none() {
-            self.open = Some(self.new_block());
+            let (id, mut block) = self.new_block();
+            block.payloads.reserve(self.sealed_len);
+            self.open = Some((id, block));
         }
+        drop(self.dropped.pop());
         let Some((id, block)) = &mut self.open else { return };
         let entry = Entry { body, block: *id, taken: 0, is_used_up: is_result };
         self.bytes += block.add(payload, &entry);
@@ -195,6 +205,7 @@ impl PayloadCache {
     /// Ends the block that is being written.
     fn seal(&mut self) {
         let Some((id, block)) = self.open.take() else { return };
+        self.sealed_len = block.payloads.len();
         if block.untaken == 0 {
             self.used_up_bytes += block.bytes;
             self.used_up.push_back(id);
@@ -287,6 +298,16 @@ impl PayloadCache {
             self.recent.remove(at);
             self.recent_bytes -= block.bytes;
         }
-        self.entries.remove(id, &block.payloads);
+        // Long bodies, or more than a block that was written, are not kept any longer.
+        if block.bytes > 2 * BLOCK_BYTES || self.dropped.len() > block.payloads.len() {
+            self.dropped.clear();
+        }
+        let is_kept = block.bytes <= 2 * BLOCK_BYTES;
+        let dropped = &mut self.dropped;
+        self.entries.remove(id, &block.payloads, |body| {
+            if is_kept {
+                dropped.push(body)
+            }
+        });
     }
 }

@@ -14,8 +14,8 @@ use crate::types::{Body, Effect, Lsn, MessageRef, Now, PayloadId, Ticket};
 impl<F: Faults> Broker<F> {
     /// Executes a command and holds its reply.
     pub(super) fn execute_for(&mut self, ticket: Ticket, command: Command, log: &mut dyn LogSink) {
-        let result = match command {
-            Command::Peek(peek) => match self.peeked(&peek) {
+        let result = match &command {
+            Command::Peek(peek) => match self.peeked(peek) {
                 Ok(messages) => {
                     let find = |payload| self.faults.payload_found(self.payloads.get(payload));
                     let peek = Unfilled::peek(self.appended, ticket, messages, find);
@@ -23,11 +23,11 @@ impl<F: Faults> Broker<F> {
                 }
                 Err(refusal) => Err(refusal),
             },
-            Command::Store(command) => match self.execute_store(&command, log) {
-                Ok(reply) => return self.hold_store_reply(ticket, &command, reply),
+            Command::Store(command) => match self.execute_store(command, log) {
+                Ok(reply) => return self.hold_store_reply(ticket, command, reply),
                 Err(refusal) => Err(refusal),
             },
-            command => self.execute(command, log),
+            _ => self.execute(command, log),
         };
         self.hold(Output::Reply { ticket, result });
     }
@@ -65,7 +65,7 @@ impl<F: Faults> Broker<F> {
         message.body_without_payload().or_else(|| {
             let groups = self.state.topic(message_ref.topic).map_or(0, Topic::group_count);
             let stored = self.faults.payload_found(self.payloads.take(message.payload.id, groups));
-            stored.map(|stored| message.body(&stored))
+            stored.map(|stored| if message.fields().is_none() { stored } else { message.body(&stored) })
         })
     }
 

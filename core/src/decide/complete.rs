@@ -41,7 +41,7 @@ pub(crate) fn complete<F: Faults>(
     for message in &mut request.produce {
         let topic = message.topic.clone();
         let decision = produce_after(context, &pending, message)?;
-        if let Some(event) = &decision.event {
+        if let Some(event) = decision.event() {
             pending.add(event);
         }
         outputs.push(output(topic, decision));
@@ -112,7 +112,7 @@ fn output(requested_topic: TopicName, decision: Decision) -> Produced {
     let Reply::Produced(reply::Produced { partition, offset, .. }) = decision.reply else {
         unreachable!("the reply to a produce is Produced")
     };
-    let stored = decision.event.map(|event| match event {
+    let stored = decision.record.map(|record| match record.event {
         Event::Produced { topic, dedupe, skipped, body, .. } => Stored { topic, dedupe, skipped, body },
         other => unreachable!("the event of a produce is Produced: {other:?}"),
     });

@@ -65,9 +65,13 @@ pub(crate) fn why_not_retried(message: &Message) -> DeadReason {
     if message.lost().is_some() { DeadReason::PayloadDamaged } else { DeadReason::DeadlineExceeded }
 }
 
-/// Whether a message's deadline has passed at wall time `wall`. Deadlines have no effect in a dead-letter topic.
-pub(crate) fn deadline_passed(topic: &Topic, message: &Message, wall: Timestamp) -> bool {
-    !topic.name().is_dead_letter() && message.deadline().is_some_and(|deadline| deadline <= wall)
+/// Whether a message's deadline has passed at the time that `wall` returns. Deadlines have no effect in a dead-letter
+/// topic.
+#[inline]
+pub(crate) fn deadline_passed(topic: &Topic, message: &Message, wall: impl FnOnce() -> Timestamp) -> bool {
+    message.flags().has_deadline
+        && !topic.name().is_dead_letter()
+        && message.deadline().is_some_and(|deadline| deadline <= wall())
 }
 
 pub(crate) fn message(topic: &Topic, message_ref: &MessageRef) -> Message {

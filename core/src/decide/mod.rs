@@ -14,7 +14,7 @@ pub(crate) mod wall_clock;
 
 use crate::faults::Faults;
 use crate::index::{GrantEnd, Index, LeaseEnd};
-use crate::record::Event;
+use crate::record::{Event, Record};
 use crate::reply::{Overload, Refusal, Reply};
 use crate::state::{State, Topic};
 use crate::types::{Effect, EffectStatus, LeaseToken, Limits, MessageRef, Millis, Timestamp, TopicName};
@@ -74,7 +74,8 @@ impl<'a, F: Faults> DecisionContext<'a, F> {
 /// The result of a decision: at most one record, and the reply once it is durable.
 #[derive(Debug)]
 pub(crate) struct Decision {
-    pub(crate) event: Option<Event>,
+    /// Its time is set when it is appended.
+    pub(crate) record: Option<Record>,
     pub(crate) reply: Reply,
     pub(crate) aside: Aside,
 }
@@ -91,22 +92,27 @@ pub(crate) enum Aside {
 
 impl Decision {
     pub(crate) fn new(event: Event, reply: Reply) -> Self {
-        Self { event: Some(event), reply, aside: Aside::Nothing }
+        Self { record: Some(Record { at: Timestamp(0), event }), reply, aside: Aside::Nothing }
+    }
+
+    /// What is recorded.
+    pub(crate) fn event(&self) -> Option<&Event> {
+        self.record.as_ref().map(|record| &record.event)
     }
 
     /// As [`Decision::new`], of an event that ends the newest grant of `effect`.
     pub(crate) fn ending_grant(effect: &Effect, event: Event, reply: Reply) -> Self {
-        Self { event: Some(event), reply, aside: effect.token.map_or(Aside::Nothing, Aside::EndsGrant) }
+        Self { aside: effect.token.map_or(Aside::Nothing, Aside::EndsGrant), ..Self::new(event, reply) }
     }
 
     /// A reply without a record.
     pub(crate) fn reply_only(reply: Reply) -> Self {
-        Self { event: None, reply, aside: Aside::Nothing }
+        Self { record: None, reply, aside: Aside::Nothing }
     }
 
     /// A reply without a record to a valid claim on a delivery.
     pub(crate) fn answer_only(message_ref: MessageRef, reply: Reply) -> Self {
-        Self { event: None, reply, aside: Aside::Answers(message_ref) }
+        Self { record: None, reply, aside: Aside::Answers(message_ref) }
     }
 }
 

@@ -78,6 +78,9 @@ pub(super) fn produce_after<F: Faults>(
     request: &mut Produce,
 ) -> Result<Decision, Refusal> {
     let DecisionContext { state, limits, .. } = *context;
+    if has_no_metadata(request) && request.delay.is_none() {
+        return produce_bare(context, pending, request);
+    }
     check_sizes(limits, request)?;
     let (dedupe, key) = match deduplicate(context, pending, request)? {
         Dedupe::Duplicate(DedupeEntry { partition, offset, .. }) => {
@@ -90,8 +93,7 @@ pub(super) fn produce_after<F: Faults>(
     };
     set_delivery_time(context, request)?;
     // Before the router moves its decision into the envelope.
-    let requested =
-        (!has_no_metadata(request)).then(|| ProduceScope::new(&request.topic, request.envelope.target_topic.as_ref()));
+    let requested = ProduceScope::new(&request.topic, request.envelope.target_topic.as_ref());
     let (router, routing) = follow_router(state, request);
 
     let destination = topic(state, request.envelope.target_topic.as_ref().unwrap_or(&request.topic))?;
@@ -101,19 +103,35 @@ pub(super) fn produce_after<F: Faults>(
     check_capacity(context, destination, partition, pending.with(destination.id(), partition, load))?;
 
     let offset = Offset(destination.next_offset().0 + pending.messages(destination.id()));
-    let body = match requested {
-        None => request.packed().clone(),
-        Some(requested) => {
-            let (envelope, trace) = (std::mem::take(&mut request.envelope), request.trace.take());
-            let requested = Some(requested).filter(|requested| !requested.is_only(destination.name()));
-            let meta = Metadata { envelope, routing, trace, requested, ..Metadata::default() };
-            request.packed().with_metadata(&meta)
-        }
-    };
+    let (envelope, trace) = (std::mem::take(&mut request.envelope), request.trace.take());
+    let requested = Some(requested).filter(|requested| !requested.is_only(destination.name()));
+    let meta = Metadata { envelope, routing, trace, requested, ..Metadata::default() };
+    let body = request.packed().with_metadata(&meta);
     let skipped = key.map_or_else(Vec::new, |key| skipping_groups(context, destination, (&body, &key)));
     let already_done = context.faults.is_told_done(&skipped);
     let event = Event::Produced { topic: destination.id(), partition, offset, body, dedupe, skipped };
     Ok(Decision::new(event, Reply::Produced(Produced { partition, offset, duplicate: false, already_done, router })))
+}
+
+/// As [`produce_after`], of a message without metadata; most have none.
+fn produce_bare<F: Faults>(
+    context: &DecisionContext<'_, F>,
+    pending: &Pending,
+    request: &Produce,
+) -> Result<Decision, Refusal> {
+    let DecisionContext { state, limits, .. } = *context;
+    check_key_and_value(limits, request)?;
+    check_len("message", request.payload_len(), limits.message_bytes_max)?;
+    let destination = topic(state, &request.topic)?;
+    let partition = choose_partition(destination, None, request.key())?;
+    let load = Load { messages: 1, bytes: request.payload_len() as u64 };
+    check_load(limits, load)?;
+    check_capacity(context, destination, partition, pending.with(destination.id(), partition, load))?;
+    let offset = Offset(destination.next_offset().0 + pending.messages(destination.id()));
+    let (topic, body, skipped) = (destination.id(), request.packed().clone(), Vec::new());
+    let (duplicate, already_done, router) = (false, context.faults.is_told_done(&skipped), RouterUse::NoDecision);
+    let event = Event::Produced { topic, partition, offset, body, dedupe: None, skipped };
+    Ok(Decision::new(event, Reply::Produced(Produced { partition, offset, duplicate, already_done, router })))
 }
 
 /// All groups of the topic, if each has acked a message of the same identity and requested topic; else none, and the
@@ -206,11 +224,15 @@ fn follow_router(state: &State, request: &mut Produce) -> (RouterUse, Option<Rou
     (router, Some(decision.routing))
 }
 
-fn check_sizes(limits: &Limits, request: &Produce) -> Result<(), Refusal> {
+fn check_key_and_value(limits: &Limits, request: &Produce) -> Result<(), Refusal> {
     if request.value().is_empty() {
         return Err(Refusal::Invalid("value must not be empty"));
     }
-    check_len("key", request.key().len(), limits.key_bytes_max)?;
+    check_len("key", request.key().len(), limits.key_bytes_max)
+}
+
+fn check_sizes(limits: &Limits, request: &Produce) -> Result<(), Refusal> {
+    check_key_and_value(limits, request)?;
     if let Some(key) = &request.envelope.idempotency_key {
         check_len("idempotency key", key.len(), limits.idempotency_key_bytes_max)?;
     }
@@ -234,9 +256,6 @@ fn check_sizes(limits: &Limits, request: &Produce) -> Result<(), Refusal> {
 /// they take less than a kilobyte.
 fn metadata_len(request: &Produce) -> usize {
     const FIELD: usize = 16;
-    if has_no_metadata(request) {
-        return 0;
-    }
     let envelope = &request.envelope;
     let texts = [
         &envelope.run_id,

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::credit::Credit;
+use super::turn_set::TurnSet;
 use super::unanswered::Unanswered;
-use crate::collections::cow::OwnMap;
 use crate::command::OnDisconnect;
 use crate::types::{ConsumerId, GroupId, Millis, OwnerName, PartitionId, Position, TopicId};
 
@@ -56,9 +56,9 @@ pub(crate) enum Turn {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConsumerTurns {
     pub(super) members: BTreeSet<ConsumerId>,
-    pub(super) with_credit: OwnMap<ConsumerId, ()>,
+    pub(super) with_credit: TurnSet<ConsumerId>,
     /// Consumers with credit that are asked last.
-    pub(super) last_resort: OwnMap<ConsumerId, ()>,
+    pub(super) last_resort: TurnSet<ConsumerId>,
     last_served: ConsumerId,
 }
 
@@ -74,13 +74,12 @@ impl ConsumerTurns {
 
     pub(crate) fn set_turn(&mut self, consumer: ConsumerId, turn: Turn) {
         match turn {
-            Turn::Regular => self.with_credit.insert(consumer, ()),
-            Turn::LastResort | Turn::Never => self.with_credit.remove(&consumer),
-        };
+            Turn::Regular => self.with_credit.insert(consumer),
+            Turn::LastResort | Turn::Never => self.with_credit.remove(consumer),
+        }
         match turn {
-            Turn::LastResort => drop(self.last_resort.insert(consumer, ())),
-            Turn::Regular | Turn::Never if self.last_resort.is_empty() => {}
-            Turn::Regular | Turn::Never => drop(self.last_resort.remove(&consumer)),
+            Turn::LastResort => self.last_resort.insert(consumer),
+            Turn::Regular | Turn::Never => self.last_resort.remove(consumer),
         }
     }
 
@@ -95,22 +94,10 @@ impl ConsumerTurns {
     /// The consumer whose turn it is.
     pub(crate) fn next(&self) -> Option<ConsumerId> {
         let from = self.last_served.next();
-        next_turn(&self.with_credit, from).or_else(|| next_turn(&self.last_resort, from))
+        self.with_credit.next_turn(from).or_else(|| self.last_resort.next_turn(from))
     }
 
     pub(crate) fn served(&mut self, consumer: ConsumerId) {
         self.last_served = consumer;
     }
-}
-
-/// The first key at or after `from`; if there is none, the first of all.
-///
-/// Checks both ends before it searches a range, which costs more; usually there is one key or `from` is past the last.
-pub(super) fn next_turn<T: Ord + Copy>(keys: &OwnMap<T, ()>, from: T) -> Option<T> {
-    let (first, ()) = keys.first()?;
-    let (last, ()) = keys.last()?;
-    if *first >= from || *last < from {
-        return Some(*first);
-    }
-    keys.range_from(&from).next().map(|(key, ())| *key)
 }

@@ -180,7 +180,7 @@ impl Index {
             retained_memory: self.retained.memory,
             retained_oldest: self.retained.oldest.iter().copied().collect(),
             deadlines: self.deadlines.clone(),
-            work: self.work.iter().map(|(key, ())| *key).collect(),
+            work: self.work.iter().collect(),
             topics: self.topics.iter().map(|(id, topic)| (*id, topic_contents(topic))).collect(),
             deleted: self.deleted.len(),
         }
@@ -192,8 +192,8 @@ fn topic_contents(topic: &super::TopicIndex) -> TopicContents {
         let ConsumerTurns { members, with_credit, last_resort, .. } = &group.turns;
         let contents = GroupContents {
             members: members.clone(),
-            with_credit: with_credit.iter().map(|(id, ())| *id).collect(),
-            last_resort: last_resort.iter().map(|(id, ())| *id).collect(),
+            with_credit: with_credit.iter().collect(),
+            last_resort: last_resort.iter().collect(),
             candidates: group.candidates.iter().collect(),
             cursors: group.cursors.iter().map(cursor_contents).collect(),
         };

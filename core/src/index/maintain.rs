@@ -188,8 +188,9 @@ impl Index {
                 self.set_sweep(state, &Sweep::Winners);
             }
             Event::GroupResumed { topic, group } => self.wake(*topic, *group),
-            Event::Produced { topic, partition, dedupe, skipped, .. } => {
+            Event::Produced { topic, partition, body, dedupe, skipped, .. } => {
                 match skipped.is_empty() {
+                    true if body.flags.is_in_turn() => self.wake_waiters(*topic, *partition),
                     true => self.added(state, *topic, *partition),
                     false => self.update_retained(state, *topic, *partition),
                 }
@@ -557,15 +558,19 @@ impl Index {
     /// A group acked a message, which can have left the backlog.
     fn acked(&mut self, state: &State, topic: TopicId, partition: PartitionId, position: Position) {
         let durable = state.topic(topic).expect("the topic of a message exists");
-        let messages = durable.partition(partition).expect("the partition of a message exists");
+        let has_deadlines = !self.deadlines.is_empty();
         let queue = &mut self.topic_mut(topic).queues[partition.0 as usize];
+        if queue.is_plain() && !has_deadlines && !durable.retention().keeps_acked() {
+            return;
+        }
+        let messages = durable.partition(partition).expect("the partition of a message exists");
         if !queue.is_plain()
             && !messages.in_backlog(position)
             && let Some(until) = queue.remove(position)
         {
             self.timers.cancel(until, Timer::Delay(topic, partition, position));
         }
-        if !self.deadlines.is_empty() && !messages.in_backlog(position) {
+        if has_deadlines && !messages.in_backlog(position) {
             self.forget_deadline((topic, partition, position));
         }
         if durable.retention().keeps_acked() {

@@ -15,6 +15,7 @@ mod maintain;
 mod priorities;
 mod retained;
 mod timers;
+mod turn_set;
 mod unanswered;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +23,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub(crate) use self::consumers::Consumer;
-use self::consumers::{ConsumerTurns, Turn, next_turn};
+use self::consumers::{ConsumerTurns, Turn};
 pub(crate) use self::credit::Credit;
 use self::cursor::Cursor;
 pub(crate) use self::departed::Departed;
@@ -34,7 +35,7 @@ pub(crate) use self::retained::Retained;
 use self::retained::RetainedInPartition;
 use self::timers::Timers;
 pub use self::timers::{Due, Sweep, Timer};
-use crate::collections::cow::OwnMap;
+use self::turn_set::TurnSet;
 use crate::collections::id_map::IdMap;
 use crate::collections::partition_set::PartitionSet;
 use crate::command::OnDisconnect;
@@ -58,9 +59,8 @@ pub struct Index {
     /// The deadlines of the messages in a backlog, in wall time.
     pub(crate) deadlines: BTreeMap<(TopicId, PartitionId, Position), Timestamp>,
     /// Groups to which a message can possibly be dispatched. Visited in the order of their ids, so that dispatch does
-    /// not depend on the order in which they were added. Runs empty between any two messages, for which a [`OwnMap`]
-    /// does not allocate.
-    work: OwnMap<(TopicId, GroupId), ()>,
+    /// not depend on the order in which they were added. Runs empty between any two messages.
+    work: TurnSet<(TopicId, GroupId)>,
     /// Where the next call continues.
     work_from: (TopicId, GroupId),
     /// Counts expired delays.
@@ -315,7 +315,7 @@ impl Index {
 
     /// The next group to which a message can possibly be dispatched.
     pub(crate) fn next_work(&self) -> Option<(TopicId, GroupId)> {
-        next_turn(&self.work, self.work_from)
+        self.work.next_turn(self.work_from)
     }
 
     pub(crate) fn has_work(&self) -> bool {
@@ -342,7 +342,7 @@ impl Index {
 
     /// Nothing can be dispatched to the group until it is woken.
     pub(crate) fn work_done(&mut self, topic: TopicId, group: GroupId) {
-        self.work.remove(&(topic, group));
+        self.work.remove((topic, group));
         if self.work.is_empty() {
             self.work_from = Default::default();
         }
@@ -359,7 +359,7 @@ impl Index {
             return;
         };
         if group_index.turns.has_credit() && !group_index.candidates.is_empty() {
-            self.work.insert((topic, group), ());
+            self.work.insert((topic, group));
         }
     }
 
@@ -375,7 +375,7 @@ impl Index {
             group_index.cursors[partition.0 as usize].waiting = false;
             group_index.candidates.insert(partition);
             if group_index.turns.has_credit() {
-                self.work.insert((topic, group), ());
+                self.work.insert((topic, group));
             }
         }
     }

@@ -384,6 +384,16 @@ impl FrameChain {
         self.last_crc
     }
 
+    /// Where the chain stands, for [`FrameChain::rewind`].
+    pub(crate) const fn point(&self) -> (LogPosition, u32) {
+        (self.last, self.last_crc)
+    }
+
+    /// Goes back to an earlier [`FrameChain::point`]; the frames behind it were removed.
+    pub(crate) const fn rewind(&mut self, (last, last_crc): (LogPosition, u32)) {
+        (self.last, self.last_crc) = (last, last_crc);
+    }
+
     /// Appends a record to `out` and returns its position. `write` appends the payload. Allocates only to grow `out`.
     ///
     /// # Errors

@@ -453,6 +453,15 @@ impl Writer {
         is_crowded && !is_alone && frame_segment_bytes(len) <= self.next_capacity
     }
 
+    /// Whether the frame of `len` bytes just appended to the buffer certainly fits, and the footer behind it: as
+    /// [`Writer::fit`] decides in most cases.
+    #[inline]
+    fn has_room_to_spare(&self, len: u64) -> bool {
+        self.next == NextSegment::Ready
+            && frame_segment_bytes(len) <= self.segment_bytes
+            && self.end() + FOOTER_BYTES + self.footer.payload_bytes_bound() + MARKS_BYTES <= self.capacity
+    }
+
     /// Whether the frame of `len` bytes just appended to the buffer fits into the current segment.
     fn fit(&self, len: u64, class: SpaceClass) -> Fit {
         let exceeds = |spare: u64| self.end() + FOOTER_BYTES + spare > self.capacity;
@@ -544,9 +553,13 @@ impl LogSink for Writer {
 impl Writer {
     /// Appends a record; if there is no space for it, returns the length of its frame.
     fn try_append(&mut self, record: &Record, class: SpaceClass) -> Result<Lsn, (LogRefusal, u64)> {
-        let (chain, start) = (self.chain.clone(), self.buffer.len());
+        let (before, start) = (self.chain.point(), self.buffer.len());
         let mut lsn = self.encode(record).map_err(|refusal| (refusal, 0))?;
         let len = (self.buffer.len() - start) as u64;
+        if self.has_room_to_spare(len) {
+            self.appended(record, self.buffer_at + start as u64);
+            return Ok(lsn);
+        }
         let fit = match self.fit(len, class) {
             _ if frame_segment_bytes(len) > self.segment_bytes => Fit::Refused(LogRefusal::TooLong),
             fit => fit,
@@ -556,7 +569,7 @@ impl Writer {
             return Ok(lsn);
         }
         self.buffer.truncate(start);
-        self.chain = chain;
+        self.chain.rewind(before);
         match fit {
             Fit::Refused(refusal) => return Err((refusal, len)),
             Fit::Neither => {

@@ -203,7 +203,10 @@ pub struct Stored {
 }
 
 /// What was decided.
+// The tag is a number of its own: every record is matched on a dozen times, and a tag hidden in a field takes several
+// steps to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Event {
     /// The broker started.
     Booted {

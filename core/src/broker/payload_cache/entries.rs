@@ -5,7 +5,7 @@ use std::hash::BuildHasherDefault;
 
 use super::{BlockId, Entry};
 use crate::collections::number_hasher::NumberHasher;
-use crate::types::PayloadId;
+use crate::types::{Body, PayloadId};
 
 /// The LSNs of a run.
 const RUN_LSNS: u64 = 64;
@@ -57,16 +57,19 @@ impl Entries {
         }
     }
 
-    /// Removes the entries of a block, which holds these payloads in this order.
-    pub(super) fn remove(&mut self, block: BlockId, payloads: &[PayloadId]) {
+    /// Removes the entries of a block, which holds these payloads in this order, and passes their bodies to `each`.
+    pub(super) fn remove(&mut self, block: BlockId, payloads: &[PayloadId], mut each: impl FnMut(Body)) {
+        let mut of_block = |run: &mut Run| {
+            run.extract_if(.., |(_, entry)| entry.block == block).for_each(|(_, entry)| each(entry.body));
+        };
         for same_run in payloads.chunk_by(|one, next| run_of(*one) == run_of(*next)) {
             let key = run_of(same_run[0]);
             if key == self.newest.0 {
-                self.newest.1.retain(|(_, entry)| entry.block != block);
+                of_block(&mut self.newest.1);
                 continue;
             }
             let Some(run) = self.runs.get_mut(&key) else { continue };
-            run.retain(|(_, entry)| entry.block != block);
+            of_block(run);
             if run.is_empty() {
                 self.runs.remove(&key);
             }
@@ -95,7 +98,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::types::{Body, Lsn};
+    use crate::types::Lsn;
 
     fn entry(block: u64) -> Entry {
         Entry { body: Body::bare(&[], b"value"), block: BlockId(block), taken: 0, is_used_up: false }
@@ -120,7 +123,7 @@ mod tests {
                 added.push(payloads);
             }
             for ((number, payloads), _) in (0..).zip(&added).zip(&removed).filter(|(_, is_removed)| **is_removed) {
-                entries.remove(BlockId(number), payloads);
+                entries.remove(BlockId(number), payloads, drop);
                 model.retain(|_, block| *block != BlockId(number));
             }
             for (lsn, part) in (0..400).flat_map(|lsn| (0..3).map(move |part| (lsn, part))) {
