@@ -25,7 +25,14 @@ enum Dispatched {
 impl<F: Faults> Broker<F> {
     /// Dispatches ready messages, up to the limit of one call. [`Broker::poll_timeout`] asks for the next call at once,
     /// so that the cost of a call does not grow with the number of consumers that have credit.
+    #[inline]
     pub(super) fn dispatch(&mut self, log: &mut dyn LogSink) {
+        if self.index.has_work() {
+            self.dispatch_work(log);
+        }
+    }
+
+    fn dispatch_work(&mut self, log: &mut dyn LogSink) {
         let mut left = self.limits.work.dispatched_per_call;
         while left > 0
             && self.stalled_until.is_none()

@@ -21,10 +21,10 @@ const FREED_SHARE: u64 = 1_024;
 
 impl<F: Faults> Broker<F> {
     // One arm per command: an exhaustive match in one place shows how each is decided and which space it may use.
-    pub(super) fn execute(&mut self, command: Command, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
+    pub(super) fn execute(&mut self, command: &mut Command, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
         match command {
-            Command::Produce(mut request) => {
-                let decision = produce::produce(&self.context(), &mut request);
+            Command::Produce(request) => {
+                let decision = produce::produce(&self.context(), request);
                 match &decision {
                     Ok(Decision { reply: Reply::Produced(at), .. }) => {
                         self.counters.deduplicated += u64::from(at.duplicate);
@@ -35,30 +35,30 @@ impl<F: Faults> Broker<F> {
                 self.commit_decided(decision, SpaceClass::Growth, log)
             }
             Command::Ack(Ack(claim)) => {
-                self.commit_decided(settle::ack(&self.context(), &claim), SpaceClass::Drain, log)
+                self.commit_decided(settle::ack(&self.context(), claim), SpaceClass::Drain, log)
             }
             Command::AckCumulative(request) => {
-                let decision = settle::ack_cumulative(&self.context(), &request)?;
+                let decision = settle::ack_cumulative(&self.context(), request)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::Nack(Nack { claim, reason, retry }) => {
-                let decision = settle::nack(&self.context(), &claim, &reason, retry)?;
+                let decision = settle::nack(&self.context(), claim, reason, *retry)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log).inspect(|_| self.counters.nacked += 1)
             }
             Command::Extend(Extend { claim, lease }) => {
-                let decision = settle::extend(&self.context(), &claim, lease)?;
+                let decision = settle::extend(&self.context(), claim, *lease)?;
                 self.commit_and_reply(decision, SpaceClass::Churn, log)
             }
             Command::Release(Release(claim)) => {
-                let decision = settle::release(&self.context(), &claim)?;
+                let decision = settle::release(&self.context(), claim)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::Withdraw(Withdraw(claim)) => {
-                let decision = settle::withdraw(&self.context(), &claim)?;
+                let decision = settle::withdraw(&self.context(), claim)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::ExpireLease(request) => {
-                let message_ref = settle::leased_message(&self.context(), &request)?;
+                let message_ref = settle::leased_message(&self.context(), request)?;
                 match self.index.lease_end(&message_ref) {
                     Some(LeaseEnd::Unreleased(_) | LeaseEnd::Unread(_)) => self.withdraw_delivery(message_ref, log)?,
                     _ => self.expire_lease(&message_ref, log)?,
@@ -68,57 +68,57 @@ impl<F: Faults> Broker<F> {
             Command::Complete(request) => self.complete(request, log),
             Command::Subscribe(request) => self.subscribe(request, log),
             Command::SetPrefetch(SetPrefetch { consumer, prefetch }) => {
-                self.index.set_prefetch(consumer, prefetch).ok_or(Refusal::UnknownConsumer)?;
+                self.index.set_prefetch(*consumer, *prefetch).ok_or(Refusal::UnknownConsumer)?;
                 Ok(Reply::Success)
             }
-            Command::Unsubscribe(Unsubscribe { consumer }) => self.unsubscribe(consumer, log),
+            Command::Unsubscribe(Unsubscribe { consumer }) => self.unsubscribe(*consumer, log),
             Command::CloseStream(CloseStream { consumer }) => {
-                self.index.consumers.get(&consumer).ok_or(Refusal::UnknownConsumer)?;
-                self.withdraw_unreleased(consumer, log);
-                self.faults.disconnect(&self.state, &mut self.index, consumer, self.now);
+                self.index.consumers.get(consumer).ok_or(Refusal::UnknownConsumer)?;
+                self.withdraw_unreleased(*consumer, log);
+                self.faults.disconnect(&self.state, &mut self.index, *consumer, self.now);
                 Ok(Reply::Success)
             }
             Command::CreateTopic(CreateTopic { name, partitions, retention }) => {
-                let decision = admin::create_topic(&self.context(), &name, partitions, retention)?;
+                let decision = admin::create_topic(&self.context(), name, *partitions, *retention)?;
                 self.commit_and_reply(decision, SpaceClass::Growth, log)
             }
             Command::ChangeRetention(ChangeRetention { name, age, bytes }) => {
-                let topic = decide::topic(&self.state, &name)?;
-                let decision = admin::change_retention(&self.context(), topic, age, bytes);
+                let topic = decide::topic(&self.state, name)?;
+                let decision = admin::change_retention(&self.context(), topic, *age, *bytes);
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
-            Command::DeleteTopic(DeleteTopic { name }) => self.delete_topic(&name, log),
+            Command::DeleteTopic(DeleteTopic { name }) => self.delete_topic(name, log),
             Command::CreateGroup(CreateGroup { topic, group, start }) => {
-                let topic = decide::topic(&self.state, &topic)?;
-                let decision = admin::create_group(&self.context(), topic, &group, start, GroupOrigin::Requested)?;
+                let topic = decide::topic(&self.state, topic)?;
+                let decision = admin::create_group(&self.context(), topic, group, *start, GroupOrigin::Requested)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::DeleteGroup(DeleteGroup { topic, group }) => {
-                let topic = decide::topic(&self.state, &topic)?;
-                let (topic_id, group_id) = (topic.id(), admin::group(topic, &group)?.id());
-                let decision = admin::delete_group(topic, &group)?;
+                let topic = decide::topic(&self.state, topic)?;
+                let (topic_id, group_id) = (topic.id(), admin::group(topic, group)?.id());
+                let decision = admin::delete_group(topic, group)?;
                 let consumers: Vec<_> = self.index.members(topic_id, group_id).collect();
                 self.commit_deletion(consumers, CloseCause::GroupDeleted, decision, log)
             }
             Command::Seek(Seek { topic, group, to }) => {
                 let to = match to {
-                    SeekTo::Time(wall) => SeekTo::Time(self.context().broker_time(wall)),
-                    to => to,
+                    SeekTo::Time(wall) => SeekTo::Time(self.context().broker_time(*wall)),
+                    to => to.clone(),
                 };
-                let decision = admin::seek(decide::topic(&self.state, &topic)?, &group, to)?;
+                let decision = admin::seek(decide::topic(&self.state, topic)?, group, to)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::Pause(Pause { topic, group }) => {
-                let decision = admin::pause(decide::topic(&self.state, &topic)?, &group)?;
+                let decision = admin::pause(decide::topic(&self.state, topic)?, group)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::Resume(Resume { topic, group }) => {
-                let decision = admin::resume(decide::topic(&self.state, &topic)?, &group)?;
+                let decision = admin::resume(decide::topic(&self.state, topic)?, group)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
-            Command::Redrive(Redrive { topic, which, limit }) => self.redrive(&topic, &which, limit, log),
+            Command::Redrive(Redrive { topic, which, limit }) => self.redrive(topic, which, *limit, log),
             Command::Purge(Purge { topic }) => {
-                let decision = admin::purge(&self.context(), decide::topic(&self.state, &topic)?);
+                let decision = admin::purge(&self.context(), decide::topic(&self.state, topic)?);
                 let reply = self.commit_and_reply(decision, SpaceClass::Drain, log)?;
                 self.counters.purged += if let Reply::Purged { count } = reply { count } else { 0 };
                 Ok(reply)
@@ -127,17 +127,17 @@ impl<F: Faults> Broker<F> {
                 Ok(Reply::Topics(self.state.topics().map(|topic| topic.name().clone()).collect()))
             }
             Command::ListGroups(ListGroups { topic }) => {
-                let topic = decide::topic(&self.state, &topic)?;
+                let topic = decide::topic(&self.state, topic)?;
                 let listed = |group: &Group| ListedGroup { name: group.name().clone(), skipped: group.skipped() };
                 Ok(Reply::Groups(topic.groups().map(listed).collect()))
             }
-            Command::DescribeTopic(DescribeTopic { name }) => self.describe(&name),
+            Command::DescribeTopic(DescribeTopic { name }) => self.describe(name),
             Command::Peek(_) | Command::Store(_) => unreachable!("their replies can lack bytes"),
         }
     }
 
-    fn complete(&mut self, mut request: Box<Complete>, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
-        let decision = complete::complete(&self.context(), &mut request);
+    fn complete(&mut self, request: &mut Complete, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
+        let decision = complete::complete(&self.context(), request);
         let decision = decision.inspect_err(|refusal| self.index_refusal(refusal))?;
         let class = match decision.event() {
             Some(Event::Completed(step)) if step.stored() > 0 => SpaceClass::Growth,
@@ -199,7 +199,7 @@ impl<F: Faults> Broker<F> {
         result
     }
 
-    fn subscribe(&mut self, request: Subscribe, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
+    fn subscribe(&mut self, request: &Subscribe, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
         if self.index.consumers.len() >= self.limits.consumers_max {
             return Err(self.context().overloaded(Overload::Objects));
         }
@@ -217,7 +217,7 @@ impl<F: Faults> Broker<F> {
         let consumer = Consumer {
             topic,
             group,
-            owner: request.owner,
+            owner: request.owner.clone(),
             lease: self.limits.lease(request.lease),
             credit: Credit::new(request.prefetch),
             in_flight: 0,

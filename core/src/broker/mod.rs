@@ -172,7 +172,13 @@ impl<F: Faults> Broker<F> {
     /// Decides `command` at `now`. [`Broker::poll_output`] returns the reply with this ticket once it is durable.
     ///
     /// A monotonic time before an earlier one counts as that one.
-    pub fn handle(&mut self, now: impl Into<Now>, command: Command, log: &mut dyn LogSink) -> Ticket {
+    pub fn handle(&mut self, now: impl Into<Now>, mut command: Command, log: &mut dyn LogSink) -> Ticket {
+        self.handle_in_place(now.into(), &mut command, log)
+    }
+
+    /// As [`Broker::handle`], of a command that stays where it is: it is large.
+    #[inline]
+    pub(crate) fn handle_in_place(&mut self, now: Now, command: &mut Command, log: &mut dyn LogSink) -> Ticket {
         let ticket = self.next_ticket;
         self.next_ticket = ticket.next();
         if self.failure.is_some() {
@@ -183,7 +189,7 @@ impl<F: Faults> Broker<F> {
             self.hold(Output::Reply { ticket, result: Err(Refusal::ShuttingDown) });
             return ticket;
         }
-        self.advance(now.into(), log);
+        self.advance(now, log);
         self.execute_for(ticket, command, log);
         self.dispatch(log);
         self.set_unread_aside();

@@ -178,7 +178,8 @@ impl Outputs {
     pub(super) fn pop(&mut self, is_releasable: impl Fn(&Output, Lsn) -> bool) -> Option<Output> {
         loop {
             let front = self.held.front().filter(|held| is_releasable(&held.output, held.decided_at));
-            if let Some(ready) = self.ready.first_entry()
+            if !self.ready.is_empty()
+                && let Some(ready) = self.ready.first_entry()
                 && front.is_none_or(|held| *ready.key() < held.number)
             {
                 return Some(ready.remove());

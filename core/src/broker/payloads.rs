@@ -13,8 +13,8 @@ use crate::types::{Body, Effect, Lsn, MessageRef, Now, PayloadId, Ticket};
 
 impl<F: Faults> Broker<F> {
     /// Executes a command and holds its reply.
-    pub(super) fn execute_for(&mut self, ticket: Ticket, command: Command, log: &mut dyn LogSink) {
-        let result = match &command {
+    pub(super) fn execute_for(&mut self, ticket: Ticket, command: &mut Command, log: &mut dyn LogSink) {
+        let result = match command {
             Command::Peek(peek) => match self.peeked(peek) {
                 Ok(messages) => {
                     let find = |payload| self.faults.payload_found(self.payloads.get(payload));
@@ -27,7 +27,7 @@ impl<F: Faults> Broker<F> {
                 Ok(reply) => return self.hold_store_reply(ticket, command, reply),
                 Err(refusal) => Err(refusal),
             },
-            _ => self.execute(command, log),
+            command => self.execute(command, log),
         };
         self.hold(Output::Reply { ticket, result });
     }

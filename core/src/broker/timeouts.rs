@@ -15,7 +15,14 @@ const SWEPT_PER_TIMER: u64 = 4;
 
 impl<F: Faults> Broker<F> {
     /// Fires the timers that are due, up to the limit of one call; [`Broker::poll_timeout`] asks for the next at once.
+    #[inline]
     pub(super) fn fire_due_timers(&mut self, log: &mut dyn LogSink) {
+        if !self.index.timers.is_quiet(self.now) {
+            self.fire_timers(log);
+        }
+    }
+
+    fn fire_timers(&mut self, log: &mut dyn LogSink) {
         let mut handled = 0;
         while handled < self.limits.work.timers_per_call {
             if self.stalled_until.is_some() {

@@ -159,6 +159,14 @@ impl Timers {
         }
     }
 
+    /// Whether nothing is due at broker time `now`, as far as a look at the first of each shows.
+    #[inline]
+    pub(crate) fn is_quiet(&self, now: Timestamp) -> bool {
+        self.timers.first().is_none_or(|(key, ())| key.at() > now)
+            && self.wall_timers.is_empty()
+            && self.sweeps.first().is_none_or(|(at, _)| *at > now)
+    }
+
     /// The first timer due at broker time `now`. It stays set; handling it cancels it.
     pub(crate) fn due(&self, now: Timestamp) -> Option<(Due, Timer)> {
         let (key, ()) = self.timers.first()?;

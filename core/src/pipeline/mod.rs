@@ -180,11 +180,11 @@ impl<F: Faults> Pipeline<F> {
     /// is durable. A monotonic time before an earlier one counts as that one. After [`Pipeline::close`] or a failure
     /// every
     /// command is refused.
-    pub fn handle(&mut self, now: impl Into<Now>, command: Command) -> Ticket {
+    pub fn handle(&mut self, now: impl Into<Now>, mut command: Command) -> Ticket {
         let now = now.into();
         self.log.begin_call();
         self.log.refuse_growth(self.state_bound.is_reached(self.broker.state(), now.mono));
-        self.broker.handle(now, command, &mut self.log)
+        self.broker.handle_in_place(now, &mut command, &mut self.log)
     }
 
     /// Fires the timers due at `now`: lease expiries, retries, delays, retention.
