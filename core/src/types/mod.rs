@@ -18,6 +18,7 @@ pub(crate) mod partitioner;
 mod payload;
 mod produce_scope;
 mod result;
+mod result_hash;
 mod step;
 mod time;
 mod topic_settings;
@@ -47,7 +48,8 @@ pub use message::{
 pub use names::{Escaped, GroupName, NameError, OwnerName, TopicName};
 pub use payload::{PayloadId, PayloadRef};
 pub use produce_scope::ProduceScope;
-pub use result::{ResultHash, StoredResult};
+pub use result::StoredResult;
+pub use result_hash::ResultHash;
 pub use step::{Completion, StepOutput};
 pub use time::{Millis, Now, Timestamp};
 pub use topic_settings::{GroupOrigin, GroupStart, Retention, Setting};

@@ -1,29 +1,7 @@
 //! Results of effects, as the state keeps them.
 
-use std::fmt;
-
-use sha2::{Digest, Sha256};
-
 use super::payload::{PayloadId, PayloadRef};
-
-/// The first 16 bytes of the SHA-256 of a result.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ResultHash(pub [u8; 16]);
-
-impl ResultHash {
-    /// The hash of `result`.
-    #[must_use]
-    pub fn of(result: &str) -> Self {
-        let digest = Sha256::digest(result.as_bytes());
-        Self(std::array::from_fn(|at| digest[at]))
-    }
-}
-
-impl fmt::Debug for ResultHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
+use super::result_hash::ResultHash;
 
 /// What the state keeps of the result of an effect. Its bytes stand in the log; no decision reads them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,11 +41,6 @@ impl StoredResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hash_is_the_first_half_of_sha_256() {
-        assert_eq!(format!("{:?}", ResultHash::of("abc")), "ba7816bf8f01cfea414140de5dae2223");
-    }
 
     #[test]
     fn result_is_known_by_length_and_hash() {

@@ -17,7 +17,7 @@ use driftq_core::types::FrameNumber;
 use super::scenario::{ReadLog, scenario_log, without_snapshots};
 
 /// The digest of the state at the end of the scenario.
-const DIGEST: u64 = 0x7f0b_1865_19c6_a37f;
+const DIGEST: u64 = 0x516e_d643_dfa4_e523;
 
 /// The folder of the golden files.
 fn folder() -> PathBuf {
