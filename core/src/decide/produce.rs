@@ -19,14 +19,15 @@ static NOTHING_PENDING: Pending = Pending::new();
 /// Messages of the same step that are decided and not applied yet.
 #[derive(Debug)]
 pub(super) struct Pending {
-    stored: BTreeMap<(TopicId, PartitionId), Load>,
-    messages: BTreeMap<TopicId, u64>,
+    /// Sorted, as are the messages of topics: few steps produce to many partitions.
+    stored: Vec<((TopicId, PartitionId), Load)>,
+    messages: Vec<(TopicId, u64)>,
     dedupe: BTreeMap<ProduceScope, BTreeMap<IdentityKey, DedupeEntry>>,
 }
 
 impl Pending {
     pub(super) const fn new() -> Self {
-        Self { stored: BTreeMap::new(), messages: BTreeMap::new(), dedupe: BTreeMap::new() }
+        Self { stored: Vec::new(), messages: Vec::new(), dedupe: BTreeMap::new() }
     }
 
     /// Adds a decided message.
@@ -34,11 +35,11 @@ impl Pending {
         let Event::Produced { topic, partition, offset, body, dedupe, skipped } = event else { return };
         // A message that is acked at once is not in the backlog.
         if skipped.is_empty() {
-            let one = Load { messages: 1, bytes: body.payload_len() };
-            let load = self.with(*topic, *partition, one);
-            self.stored.insert((*topic, *partition), load);
+            let load = entry(&mut self.stored, (*topic, *partition));
+            load.messages += 1;
+            load.bytes += body.payload_len();
         }
-        *self.messages.entry(*topic).or_default() += 1;
+        *entry(&mut self.messages, *topic) += 1;
         if let (Some(dedupe), Some(key)) = (dedupe, body.identity_key()) {
             let entry = DedupeEntry { partition: *partition, offset: *offset, expires_at: dedupe.expires_at };
             let of_scope = self.dedupe.entry(dedupe.scope.clone()).or_default();
@@ -56,14 +57,28 @@ impl Pending {
 
     /// The number of messages that are stored in a topic.
     pub(super) fn messages(&self, topic: TopicId) -> u64 {
-        self.messages.get(&topic).copied().unwrap_or(0)
+        get(&self.messages, topic)
     }
 
     /// The pending load of a partition plus `load`.
     fn with(&self, topic: TopicId, partition: PartitionId, load: Load) -> Load {
-        let before = self.stored.get(&(topic, partition)).copied().unwrap_or_default();
+        let before = get(&self.stored, (topic, partition));
         Load { messages: before.messages + load.messages, bytes: before.bytes + load.bytes }
     }
+}
+
+/// The value of `key` in a sorted list; 0 if it has none.
+fn get<K: Ord + Copy, V: Default + Copy>(list: &[(K, V)], key: K) -> V {
+    list.binary_search_by_key(&key, |(other, _)| *other).map_or_else(|_| V::default(), |at| list[at].1)
+}
+
+/// As [`get`], to be changed.
+fn entry<K: Ord + Copy, V: Default>(list: &mut Vec<(K, V)>, key: K) -> &mut V {
+    let at = list.binary_search_by_key(&key, |(other, _)| *other).unwrap_or_else(|at| {
+        list.insert(at, (key, V::default()));
+        at
+    });
+    &mut list[at].1
 }
 
 /// Decides a produce. Takes the envelope, the routing and the trace out of `request`.
@@ -106,7 +121,10 @@ pub(super) fn produce_after<F: Faults>(
     let (envelope, trace) = (std::mem::take(&mut request.envelope), request.trace.take());
     let requested = Some(requested).filter(|requested| !requested.is_only(destination.name()));
     let meta = Metadata { envelope, routing, trace, requested, ..Metadata::default() };
-    let body = request.packed().with_metadata(&meta);
+    let body = match &key {
+        Some(key) => request.packed().to_store(&meta, key.clone()),
+        None => request.packed().with_metadata(&meta),
+    };
     let skipped = key.map_or_else(Vec::new, |key| skipping_groups(context, destination, (&body, &key)));
     let already_done = context.faults.is_told_done(&skipped);
     let event = Event::Produced { topic: destination.id(), partition, offset, body, dedupe, skipped };

@@ -491,7 +491,7 @@ pub enum Event {
 impl Event {
     /// The payloads that the event carries, each with its number: the result of an effect, then the messages.
     pub fn bodies(&self) -> impl Iterator<Item = (u32, Body)> {
-        let result = self.result().map(|result| Body::bare(&[], result.as_bytes()));
+        let result = self.shared_result().map(Body::of_result);
         let (produced, step) = match self {
             Self::Produced { body, .. } => (Some(body.clone()), None),
             Self::Relocated(relocated) => (Some(relocated.body.clone()), None),
@@ -517,10 +517,14 @@ impl Event {
     /// The result that the event carries as payload 0, as JSON text.
     #[must_use]
     pub fn result(&self) -> Option<&str> {
+        self.shared_result().map(|result| &**result)
+    }
+
+    fn shared_result(&self) -> Option<&Arc<str>> {
         match self {
-            Self::EffectFinished { outcome, .. } => outcome.result.as_deref(),
-            Self::EffectDeadLettered(failed) => failed.outcome.result.as_deref(),
-            Self::Completed(step) => step.effect.as_ref()?.result.as_ref().map(|result| &*result.json),
+            Self::EffectFinished { outcome, .. } => outcome.result.as_ref(),
+            Self::EffectDeadLettered(failed) => failed.outcome.result.as_ref(),
+            Self::Completed(step) => step.effect.as_ref()?.result.as_ref().map(|result| &result.json),
             _ => None,
         }
     }

@@ -31,7 +31,7 @@ pub(crate) struct NewMessage {
 impl NewMessage {
     /// A message whose producer wrote `body`, which stands at `id`.
     pub(crate) fn produced(id: PayloadId, body: &Body) -> Self {
-        Self { payload: PayloadRef::new(id, body), fields: body.decision_fields().map(Arc::new) }
+        Self { payload: PayloadRef::new(id, body), fields: body.decision_fields() }
     }
 }
 

@@ -8,13 +8,15 @@ use crate::wire::{Malformed, join};
 /// One message's metadata, key and value, shared without copying.
 ///
 /// Decisions read the metadata and the lengths, never the payload.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Body {
     bytes: Arc<[u8]>,
     metadata_len: u32,
     key_len: u32,
     /// Derived from the metadata.
     pub(crate) flags: MessageFlags,
+    /// What decisions need of the metadata, if that is known already.
+    fields: Option<Arc<DecisionFields>>,
 }
 
 impl Body {
@@ -41,11 +43,18 @@ impl Body {
         Self::join([&[], key, value], MessageFlags::default())
     }
 
+    /// A result, as the payload of its record. Shares its bytes.
+    #[must_use]
+    pub(crate) fn of_result(result: &Arc<str>) -> Self {
+        let bytes = Arc::<[u8]>::from(Arc::clone(result));
+        Self { bytes, metadata_len: 0, key_len: 0, flags: MessageFlags::default(), fields: None }
+    }
+
     fn join(parts: [&[u8]; 3], flags: MessageFlags) -> Self {
         let [metadata, key, _] = parts;
         let metadata_len = u32::try_from(metadata.len()).expect("metadata is shorter than 4 GiB");
         let key_len = u32::try_from(key.len()).expect("the key is shorter than 4 GiB");
-        Self { bytes: join(&parts), metadata_len, key_len, flags }
+        Self { bytes: join(&parts), metadata_len, key_len, flags, fields: None }
     }
 
     /// Restores a packed message from the log.
@@ -60,7 +69,7 @@ impl Body {
             0 => MessageFlags::default(),
             len => metadata::flags(&bytes[..len as usize])?,
         };
-        Ok(Self { bytes: Arc::from(bytes), metadata_len, key_len, flags })
+        Ok(Self { bytes: Arc::from(bytes), metadata_len, key_len, flags, fields: None })
     }
 
     /// The same key and value with other metadata.
@@ -69,10 +78,29 @@ impl Body {
         Self::pack(meta, self.key(), self.value())
     }
 
+    /// As [`Body::with_metadata`], with the packed identity of `meta`: of a message that is stored next, whose fields
+    /// are needed then.
+    #[must_use]
+    pub(crate) fn to_store(&self, meta: &Metadata, identity: IdentityKey) -> Self {
+        let fields = DecisionFields::with_identity(meta, Some(identity));
+        Self { fields: Some(Arc::new(fields)), ..self.with_metadata(meta) }
+    }
+
+    /// The same without what is derived from the metadata, to be kept in memory.
+    #[must_use]
+    pub(crate) fn to_keep(mut self) -> Self {
+        self.fields = None;
+        self
+    }
+
     /// What decisions need of the metadata; `None` if nothing.
     #[must_use]
-    pub(crate) fn decision_fields(&self) -> Option<DecisionFields> {
-        if self.metadata_len == 0 { None } else { metadata::decision_fields(&self.bytes[..self.metadata_len as usize]) }
+    pub(crate) fn decision_fields(&self) -> Option<Arc<DecisionFields>> {
+        match (&self.fields, self.metadata_len) {
+            (Some(fields), _) => Some(fields.clone()),
+            (None, 0) => None,
+            (None, len) => metadata::decision_fields(&self.bytes[..len as usize]).map(Arc::new),
+        }
     }
 
     /// The body of a message with these fields whose producer wrote this body.
@@ -101,6 +129,9 @@ impl Body {
     /// Tenant and idempotency key, packed.
     #[must_use]
     pub(crate) fn identity_key(&self) -> Option<IdentityKey> {
+        if let Some(fields) = &self.fields {
+            return fields.identity_key().cloned();
+        }
         self.identity_bytes().map(|(tenant, key)| IdentityKey::of_bytes(tenant, key))
     }
 
@@ -167,6 +198,15 @@ impl Body {
         (&self.bytes, self.metadata_len, self.key_len)
     }
 }
+
+/// Equal if the bytes are; the rest is derived from them.
+impl PartialEq for Body {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for Body {}
 
 impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

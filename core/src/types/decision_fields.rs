@@ -41,8 +41,14 @@ impl DecisionFields {
         let envelope = &meta.envelope;
         let key = envelope.identity_key();
         let has_identity = key.is_some() || envelope.tenant() != DEFAULT_TENANT;
+        Self::with_identity(meta, has_identity.then(|| IdentityKey::new(envelope.tenant(), key.unwrap_or_default())))
+    }
+
+    /// As [`DecisionFields::of`], with tenant and key as they are packed already.
+    pub(crate) fn with_identity(meta: &Metadata, identity: Option<IdentityKey>) -> Self {
+        let envelope = &meta.envelope;
         Self {
-            identity: has_identity.then(|| IdentityKey::new(envelope.tenant(), key.unwrap_or_default())),
+            identity,
             requested: meta.requested.clone(),
             deadline: envelope.deadline.as_ref().map(|deadline| deadline.at),
             retry_policy: envelope.retry_policy,
@@ -58,7 +64,11 @@ impl DecisionFields {
     /// Whether no field is set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        let Self { identity, requested, deadline, retry_policy, priority, .. } = self;
+        let Self { deliver_at, delayed_until, dead_letter, redrive, lost, .. } = self;
+        (identity.is_none() && requested.is_none() && deadline.is_none() && retry_policy.is_none())
+            && (priority.level() == 0 && deliver_at.is_none() && delayed_until.is_none())
+            && (dead_letter.is_none() && redrive.is_none() && lost.is_none())
     }
 
     /// The fields of the dead letter of such a message.
@@ -140,6 +150,6 @@ impl DecisionFields {
     /// Tenant and idempotency key, if there is a key.
     #[must_use]
     pub fn identity_key(&self) -> Option<&IdentityKey> {
-        self.identity.as_ref().filter(|identity| !identity.parts().1.is_empty())
+        self.identity.as_ref().filter(|identity| identity.has_key())
     }
 }

@@ -30,7 +30,17 @@ impl IdentityKey {
 
     /// A key of concatenated `parts`: the tenant's length, the tenant, then an unambiguous encoding of the rest.
     pub(crate) fn joined(parts: &[&[u8]]) -> Self {
-        Self::hashed(join(parts))
+        const SHORT: usize = 128;
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if len > SHORT {
+            return Self::hashed(join(parts));
+        }
+        let (mut bytes, mut at) = ([0; SHORT], 0);
+        for part in parts {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        Self::hashed(Arc::from(&bytes[..len]))
     }
 
     fn hashed(bytes: Arc<[u8]>) -> Self {
@@ -48,22 +58,44 @@ impl IdentityKey {
         Self { hash, bytes }
     }
 
+    /// A key whose hash is what a test needs.
+    #[cfg(test)]
+    pub(crate) fn with_hash(hash: u64, bytes: &[u8]) -> Self {
+        Self { hash, bytes: Arc::from(bytes) }
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
+    /// The hash by which keys are ordered first.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Whether there is anything beside the tenant.
+    pub(super) fn has_key(&self) -> bool {
+        let (from, len) = self.tenant_range();
+        from + len < self.bytes.len()
+    }
+
     /// Start and length of the tenant in the packed bytes.
     pub(super) fn tenant_range(&self) -> (usize, usize) {
-        let mut reader = Reader::new(&self.bytes);
-        let len = reader.varint().expect("the length of the tenant is the first field") as usize;
-        (self.bytes.len() - reader.rest().len(), len)
+        match self.bytes[0] {
+            len @ ..=0x7f => (1, usize::from(len)),
+            _ => {
+                let mut reader = Reader::new(&self.bytes);
+                let len = reader.varint().expect("the length of the tenant is the first field") as usize;
+                (self.bytes.len() - reader.rest().len(), len)
+            }
+        }
     }
 
     /// The tenant.
     #[must_use]
     pub(crate) fn tenant(&self) -> &str {
-        let tenant = Reader::new(&self.bytes).bytes().expect("the tenant is the first field");
-        tenant_text(tenant)
+        let (from, len) = self.tenant_range();
+        tenant_text(&self.bytes[from..][..len])
     }
 
     /// Tenant and key, of a key made by [`IdentityKey::new`].

@@ -154,26 +154,34 @@ pub(crate) fn flags(bytes: &[u8]) -> Result<MessageFlags, Malformed> {
 
 /// The decision fields in validated metadata of a producer; `None` if none is set.
 pub(crate) fn decision_fields(bytes: &[u8]) -> Option<DecisionFields> {
+    const VALID: &str = "metadata is validated when a body is constructed";
     let mut fields = DecisionFields::default();
-    let (mut tenant, mut key) = ("", "");
-    let walked = walk(bytes, |field| {
-        match field {
-            Field::TenantId(text) => tenant = text,
-            Field::IdempotencyKey(text) => key = text,
-            Field::Requested(topic, destination) => fields.requested = Some(produce_scope(topic, destination)?),
-            Field::Deadline(at, _) => fields.deadline = Some(at),
-            Field::RetryPolicy(policy) => fields.retry_policy = Some(policy),
-            Field::Priority(priority) => fields.priority = priority,
-            Field::DeliverAt(at) => fields.deliver_at = Some(at),
-            Field::DelayedUntil(until) => fields.delayed_until = Some(until),
+    let (mut tenant, mut key): (&[u8], &[u8]) = (&[], &[]);
+    let mut reader = Reader::new(bytes);
+    while let (Ok(tag), Ok(content)) = (reader.byte(), reader.bytes()) {
+        match tag {
+            TENANT_ID => tenant = content,
+            IDEMPOTENCY_KEY => key = content,
+            DEADLINE | RETRY_POLICY | PRIORITY | DELIVER_AT | REQUESTED | DELAYED_UNTIL => {
+                match read_field(tag, content).expect(VALID) {
+                    Field::Requested(topic, destination) => {
+                        fields.requested = Some(produce_scope(topic, destination).expect(VALID));
+                    }
+                    Field::Deadline(at, _) => fields.deadline = Some(at),
+                    Field::RetryPolicy(policy) => fields.retry_policy = Some(policy),
+                    Field::Priority(priority) => fields.priority = priority,
+                    Field::DeliverAt(at) => fields.deliver_at = Some(at),
+                    Field::DelayedUntil(until) => fields.delayed_until = Some(until),
+                    _ => {}
+                }
+            }
+            // Of no concern to decisions.
             _ => {}
         }
-        Ok(())
-    });
-    walked.expect("metadata is validated when a body is constructed");
-    let tenant = if tenant.is_empty() { DEFAULT_TENANT } else { tenant };
-    if !key.is_empty() || tenant != DEFAULT_TENANT {
-        fields.identity = Some(IdentityKey::new(tenant, key));
+    }
+    let tenant = if tenant.is_empty() { DEFAULT_TENANT.as_bytes() } else { tenant };
+    if !key.is_empty() || tenant != DEFAULT_TENANT.as_bytes() {
+        fields.identity = Some(IdentityKey::of_bytes(tenant, key));
     }
     (!fields.is_empty()).then_some(fields)
 }
