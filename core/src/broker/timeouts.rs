@@ -34,7 +34,7 @@ impl<F: Faults> Broker<F> {
                 let swept = self.fire(due, timer, log);
                 handled += 1 + swept.as_ref().map_or(0, |count| count / SWEPT_PER_TIMER) as usize;
                 swept.map(drop)
-            } else if let Some(sweep) = self.index.timers.take_due_sweep(self.now) {
+            } else if let Some(sweep) = self.index.take_due_sweep(self.now) {
                 let swept = self.sweep(&sweep, log);
                 handled += 1 + swept.as_ref().map_or(0, |count| count / SWEPT_PER_TIMER) as usize;
                 swept.map(drop)

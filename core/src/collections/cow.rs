@@ -234,6 +234,62 @@ impl<K: Ord, V, C: Deref<Target = Chunk<K, V>>> CowMap<K, V, C> {
     }
 }
 
+/// A key that is usually one of consecutive ones.
+pub(crate) trait Consecutive: Ord {
+    /// The number of keys from `first` to this one, if none is missing.
+    fn distance(&self, first: &Self) -> usize;
+}
+
+impl Consecutive for u64 {
+    fn distance(&self, first: &Self) -> usize {
+        self.wrapping_sub(*first) as usize
+    }
+}
+
+/// A time and a serial number.
+impl<T: Ord> Consecutive for (T, u64) {
+    fn distance(&self, first: &Self) -> usize {
+        self.1.distance(&first.1)
+    }
+}
+
+impl<K: Consecutive, V> CowMap<K, V> {
+    /// As [`CowMap::get`], faster if the keys near this one are consecutive.
+    #[must_use]
+    #[inline]
+    pub(crate) fn get_near(&self, key: &K) -> Option<&V> {
+        let (index, at) = self.locate_near(key)?;
+        Some(&self.slots[index].chunk.entries[at].1)
+    }
+
+    #[inline]
+    fn locate_near(&self, key: &K) -> Option<(usize, usize)> {
+        let index = self.slot_of(key)?;
+        let chunk = &self.slots[index].chunk;
+        let at = chunk.entries.front().map(|(first, _)| key.distance(first))?;
+        match chunk.entries.get(at) {
+            Some((found, _)) if found == key => Some((index, at)),
+            _ => Some((index, chunk.search(key).ok()?)),
+        }
+    }
+}
+
+impl<K: Consecutive + Clone, V: Clone> CowMap<K, V> {
+    /// As [`CowMap::get_mut`], faster if the keys near this one are consecutive.
+    #[inline]
+    pub(crate) fn get_near_mut(&mut self, key: &K) -> Option<&mut V> {
+        let (index, at) = self.locate_near(key)?;
+        Some(&mut self.slots[index].chunk.write().entries[at].1)
+    }
+
+    /// As [`CowMap::remove`], faster if the keys near this one are consecutive.
+    #[inline]
+    pub(crate) fn remove_near(&mut self, key: &K) -> Option<V> {
+        let (index, at) = self.locate_near(key)?;
+        Some(self.remove_at(index, at).1)
+    }
+}
+
 impl<K: Ord + Clone, V, C: Holder<K, V>> CowMap<K, V, C> {
     /// Mutable access to the value at `key`. Copies nothing if there is none.
     pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::dead_letter::{check_source, dead_letter};
-use super::failure::{Failure, FailureVerdict, after_failure, message};
+use super::failure::{Failure, FailureVerdict, after_failure};
 use super::{Decision, DecisionContext, check_delay, check_len};
 use crate::collections::ack_set::AckSet;
 use crate::command::{AckCumulative, Claim, ExpireLease, Retry, TokenClaim};
@@ -12,7 +12,7 @@ use crate::record::{CumulativeAck, Event};
 use crate::reply::{Refusal, Reply};
 use crate::state::{Progress, State, Topic};
 use crate::types::{
-    DeadReason, DeliveryState, GroupName, MessageRef, Millis, Offset, OffsetRef, PartitionId, Phase, Text,
+    DeadReason, DeliveryState, GroupName, MessageRef, Millis, Offset, OffsetRef, PartitionId, Phase, ProduceScope, Text,
 };
 
 /// The status of a valid claim.
@@ -127,7 +127,7 @@ fn ack_of<F: Faults>(
     delivery: &DeliveryState,
     progress: &Progress,
 ) -> CumulativeAck {
-    let commits = has_identity(context.state, message_ref).then(|| duplicate_for(context, message_ref));
+    let commits = duplicate_for(context, message_ref);
     let is_contested = is_contested(message_ref, delivery, progress);
     let winner_until = is_contested.then(|| context.now.after(context.limits.completion_ttl));
     CumulativeAck { position: message_ref.position, commits, winner_until }
@@ -177,13 +177,18 @@ pub(crate) fn leased_message<F: Faults>(
     }
 }
 
-/// For how long a produce of the message, which has an idempotency key, is still a duplicate.
-fn duplicate_for<F: Faults>(context: &DecisionContext<'_, F>, message_ref: &MessageRef) -> Millis {
+/// For how long a produce of the message is still a duplicate; `None` if it has no idempotency key.
+fn duplicate_for<F: Faults>(context: &DecisionContext<'_, F>, message_ref: &MessageRef) -> Option<Millis> {
     let topic = context.state.topic(message_ref.topic).expect("a delivery belongs to a topic");
-    let message = message(topic, message_ref);
-    let table = context.state.dedupe(&message.produce_scope(topic.name()));
-    let entry = table.zip(message.identity_key()).and_then(|(table, key)| table.find(key, context.now));
-    entry.map_or(Millis(0), |entry| entry.expires_at.since(context.now))
+    let partition = topic.partition(message_ref.partition).expect("a delivery belongs to a partition");
+    let fields = partition.fields_at(message_ref.position)?;
+    let key = fields.identity_key()?;
+    let table = match &fields.requested {
+        Some(requested) => context.state.dedupe(requested),
+        None => context.state.dedupe(&ProduceScope::new(topic.name(), None)),
+    };
+    let expires_at = table.and_then(|table| table.expiry_of(key, context.now));
+    Some(expires_at.map_or(Millis(0), |expires_at| expires_at.since(context.now)))
 }
 
 /// Whether the message has an idempotency key, and so an effect.

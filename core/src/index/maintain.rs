@@ -6,10 +6,10 @@ use super::priorities::PriorityQueue;
 use super::{Clocks, GroupIndex, Index, RetainedInPartition, Sweep, Timer, TopicIndex};
 use crate::collections::partition_set::PartitionSet;
 use crate::record::{Completed, DeadLetterSlot, Event, MessageAt, Record, Referrer};
-use crate::state::{DedupeTable, Group, Message, State, Topic, View};
+use crate::state::{DedupeTable, EffectTable, Group, Message, NamespaceRef, State, Topic, View};
 use crate::types::{
     DeadReason, DeliveryState, EffectNamespace, GroupId, Identity, MessageRef, Offset, PartitionId, Phase, Position,
-    Timestamp, TopicId,
+    Scope, Timestamp, TopicId,
 };
 
 impl Index {
@@ -138,8 +138,7 @@ impl Index {
     /// A message is acked and its effect committed: ends the grant of the effect, if it has one.
     fn end_grant_of(&mut self, state: &State, message_ref: &MessageRef) {
         if !self.leases.grants.is_empty()
-            && let Some(identity) = state.identity_at(message_ref)
-            && let Some(token) = state.store().get(&identity).and_then(|effect| effect.token)
+            && let Some(token) = state.effect_at(message_ref).and_then(|effect| effect.token)
         {
             self.leases.grants.ended(token);
         }
@@ -322,7 +321,14 @@ impl Index {
 
     /// The time of an effect's expiry check can have changed.
     fn schedule_effects(&mut self, state: &State, identity: &Identity) {
-        self.set_sweep(state, &Sweep::Effects(EffectNamespace::of(&identity.scope)));
+        if let Scope::Consume { .. } = identity.scope {
+            return self.set_sweep(state, &Sweep::Effects(EffectNamespace::of(&identity.scope)));
+        }
+        let next = state.store().table_in(NamespaceRef::Shared).and_then(EffectTable::next_check);
+        if let Some(at) = next.filter(|at| self.sweeps.shared.is_none_or(|set| *at < set)) {
+            self.timers.set_sweep(at, &Sweep::Effects(EffectNamespace::Shared));
+            self.sweeps.shared = Some(at);
+        }
     }
 
     /// As [`Index::schedule_effects`], for the effect of a message in its group.
@@ -332,7 +338,14 @@ impl Index {
         }
         let topic = state.topic(message_ref.topic).expect("the topic of a message exists");
         let group = topic.group(message_ref.group).expect("the group of a delivery exists");
-        self.set_sweep(state, &Sweep::Effects(EffectNamespace::Group(topic.name().clone(), group.name().clone())));
+        let next = state.store().table_in(NamespaceRef::Group(topic.name(), group.name()));
+        let Some(at) = next.and_then(EffectTable::next_check) else { return };
+        let of = (topic.id(), group.id());
+        if self.sweeps.of_group.is_none_or(|(known, set)| known != of || at < set) {
+            let namespace = EffectNamespace::Group(topic.name().clone(), group.name().clone());
+            self.timers.set_sweep(at, &Sweep::Effects(namespace));
+            self.sweeps.of_group = Some((of, at));
+        }
     }
 
     pub(super) fn add_topic(&mut self, topic: &Topic, clocks: Clocks) {

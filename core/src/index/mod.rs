@@ -71,6 +71,15 @@ pub struct Index {
     parts_freed_per_call: usize,
     /// The partitions of the topic that the record being applied changes, as they were before.
     before: Vec<Arc<Partition>>,
+    sweeps: KnownSweeps,
+}
+
+/// Sweeps that are known to be set at these times or earlier, so that most records about effects need not look them up.
+#[derive(Clone, Debug, Default)]
+struct KnownSweeps {
+    shared: Option<Timestamp>,
+    /// Of the group whose message had an effect last.
+    of_group: Option<((TopicId, GroupId), Timestamp)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -403,6 +412,15 @@ impl Index {
 
     fn cursor_mut(&mut self, message_ref: &MessageRef) -> &mut Cursor {
         &mut self.group_mut(message_ref.topic, message_ref.group).cursors[message_ref.partition.0 as usize]
+    }
+
+    /// Removes and returns the first sweep due at `now`.
+    pub(crate) fn take_due_sweep(&mut self, now: Timestamp) -> Option<Sweep> {
+        let due = self.timers.take_due_sweep(now);
+        if due.is_some() {
+            self.sweeps = KnownSweeps::default();
+        }
+        due
     }
 
     /// Schedules `sweep` for the next expiry, if there is one.

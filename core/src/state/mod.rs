@@ -30,6 +30,7 @@ use std::sync::Arc;
 pub use self::completions::Completions;
 pub use self::dedupe::{DedupeEntry, DedupeTable};
 pub use self::effects::store::EffectStore;
+pub(crate) use self::effects::store::NamespaceRef;
 pub use self::effects::table::EffectTable;
 pub use self::group::{Group, Progress};
 pub use self::memory::StateMemory;

@@ -170,8 +170,10 @@ impl Identity {
 
     /// The identity of a key in [`EffectNamespace::Shared`].
     fn of_shared(key: &IdentityKey) -> Self {
-        let (tenant, scope, key) = unpack(key.bytes()).expect("shared keys are packed with their scope");
-        Self::new(tenant, scope, key)
+        let (tenant, scope, rest) = unpack(key.bytes()).expect("shared keys are packed with their scope");
+        let at = |length: usize| u32::try_from(length).expect("an identity is shorter than 4 GiB");
+        let tenant = (at(crate::wire::varint(tenant.len() as u64).1), at(tenant.len()));
+        Self { scope, packed: key.clone(), tenant, key_from: at(key.bytes().len() - rest.len()) }
     }
 }
 
@@ -244,10 +246,7 @@ impl EffectNamespace {
     pub fn identity(&self, key: &IdentityKey) -> Identity {
         match self {
             Self::Shared => Identity::of_shared(key),
-            Self::Group(topic, group) => {
-                let (tenant, key) = key.parts();
-                Identity::new(tenant, Scope::Consume { topic: topic.clone(), group: group.clone() }, key)
-            }
+            Self::Group(topic, group) => Identity::consumed(topic.clone(), group.clone(), key.clone()),
         }
     }
 }

@@ -2,12 +2,13 @@
 
 mod list;
 mod results;
-pub(super) mod store;
+pub(crate) mod store;
 pub(super) mod table;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use self::store::{EffectStore, NamespaceRef};
 use super::{Contradiction, Group, State, Topic};
 use crate::collections::id_map::IdMap;
 use crate::record::{EffectBegun, EffectConclusion, EffectDeadLettered};
@@ -23,16 +24,26 @@ const RECHECK_INTERVAL: Millis = Millis(10 * 60 * 1_000);
 const NO_EFFECT: Contradiction = Contradiction("no such effect");
 
 /// The unacked messages that pin effects. Borrows parts of the state, so that the store can be changed meanwhile.
+#[derive(Clone, Copy)]
 struct Pins<'a> {
     names: &'a BTreeMap<TopicName, TopicId>,
     topics: &'a IdMap<TopicId, Arc<Topic>>,
 }
 
-impl Pins<'_> {
-    fn is_pinned_in(&self, scope: &Scope, effect: &Effect) -> bool {
-        match scope {
-            Scope::Consume { topic, group } => self.is_pinned(topic, group, effect),
-            _ => false,
+impl<'a> Pins<'a> {
+    /// The message, if it has an idempotency key.
+    fn keyed(&self, message_ref: &MessageRef) -> Option<Keyed<'a>> {
+        let topic = self.topics.get(&message_ref.topic)?;
+        let fields = topic.partition(message_ref.partition)?.fields_at(message_ref.position)?;
+        let requested = fields.requested.as_ref().map_or(topic.name(), |requested| &requested.topic);
+        let group = topic.group(message_ref.group)?.name();
+        Some(Keyed { key: fields.identity_key()?, group, requested, stored_in: topic.name() })
+    }
+
+    fn is_pinned_in(&self, namespace: NamespaceRef<'_>, effect: &Effect) -> bool {
+        match namespace {
+            NamespaceRef::Group(topic, group) => self.is_pinned(topic, group, effect),
+            NamespaceRef::Shared => false,
         }
     }
 
@@ -42,6 +53,26 @@ impl Pins<'_> {
         let topic = self.names.get(topic).and_then(|id| self.topics.get(id));
         let progress = topic.and_then(|topic| topic.group_named(group)).and_then(|group| group.progress(pin.partition));
         progress.is_some_and(|progress| !progress.acked().contains(pin.position))
+    }
+}
+
+/// A message of a group with an idempotency key.
+#[derive(Clone, Copy)]
+struct Keyed<'a> {
+    key: &'a IdentityKey,
+    group: &'a GroupName,
+    requested: &'a TopicName,
+    stored_in: &'a TopicName,
+}
+
+impl<'a> Keyed<'a> {
+    fn namespace(&self) -> NamespaceRef<'a> {
+        NamespaceRef::Group(self.stored_in, self.group)
+    }
+
+    /// The topics of [`Effect::commit`].
+    fn topics(&self) -> (&'a TopicName, &'a TopicName) {
+        (self.requested, self.stored_in)
     }
 }
 
@@ -75,10 +106,12 @@ impl State {
         (body, key): (&Body, &IdentityKey),
         now: Timestamp,
     ) -> bool {
+        if topic.name().is_dead_letter() {
+            return false;
+        }
         let effect = self.effect_of(topic.name(), group.name(), key, now);
         let requested = || body.produce_scope(topic.name()).topic;
-        !topic.name().is_dead_letter()
-            && effect.is_some_and(|effect| effect.is_committed_for(&requested(), topic.name()))
+        effect.is_some_and(|effect| effect.is_committed_for(&requested(), topic.name()))
     }
 
     fn is_valid(&self, scope: &Scope, effect: &Effect, now: Timestamp) -> bool {
@@ -86,7 +119,7 @@ impl State {
     }
 
     fn is_pinned_in(&self, scope: &Scope, effect: &Effect) -> bool {
-        self.pins().is_pinned_in(scope, effect)
+        self.pins().is_pinned_in(NamespaceRef::of(scope), effect)
     }
 
     fn is_pinned(&self, topic: &TopicName, group: &GroupName, effect: &Effect) -> bool {
@@ -116,7 +149,9 @@ impl State {
             }
             effect.expires_at = effect.lifetime().after(begun.until);
             effect.pin = begun.message.map(new_pin);
-            if self.insert_unless_valid(&begun.identity, effect, at) {
+            let place = (NamespaceRef::of(&begun.identity.scope), begun.identity.packed());
+            let pins = Pins { names: &self.names, topics: &self.topics };
+            if insert_unless_valid(&mut self.store, pins, place, effect, at) {
                 return Ok(());
             }
         }
@@ -158,7 +193,7 @@ impl State {
         let payload = self.payload(0);
         let pins = Pins { names: &self.names, topics: &self.topics };
         let finished = self.store.change(identity, |effect| {
-            if at >= effect.expires_at && !pins.is_pinned_in(&identity.scope, effect) {
+            if at >= effect.expires_at && !pins.is_pinned_in(NamespaceRef::of(&identity.scope), effect) {
                 return Err(NO_EFFECT);
             }
             if !effect.can_finish(outcome.status) || outcome.status == EffectStatus::InProgress {
@@ -217,18 +252,24 @@ impl State {
         if table.due(at, count) != count {
             return Err(Contradiction("expiry of effects within their window"));
         }
-        let is_pinned = |effect| match namespace {
-            EffectNamespace::Shared => false,
-            EffectNamespace::Group(topic, group) => self.is_pinned(topic, group, effect),
-        };
-        let due = table.first_due(count).filter(|(check_at, ..)| *check_at <= at);
-        let due: Vec<_> = due.map(|(_, key, effect)| (key.clone(), is_pinned(effect))).collect();
-        for (key, is_pinned) in due {
-            match is_pinned {
-                true => drop(self.store.change_key(namespace, &key, |effect| {
-                    effect.pin.as_mut().expect("a pinned effect has a pin").look_at = at.after(RECHECK_INTERVAL);
-                })),
-                false => drop(self.store.remove_key(namespace, &key)),
+        let pins = Pins { names: &self.names, topics: &self.topics };
+        let namespace = NamespaceRef::from(namespace);
+        if let NamespaceRef::Shared = namespace {
+            (0..count).for_each(|_| self.store.remove_first_due(namespace));
+            return Ok(());
+        }
+        for _ in 0..count {
+            // Those that were checked are gone, or due later.
+            let first = self.store.table_in(namespace).and_then(|table| table.first_due());
+            let (key, effect) = first.expect("as many are due");
+            match pins.is_pinned_in(namespace, effect) {
+                true => {
+                    let key = key.clone();
+                    self.store.change_key(namespace, &key, |effect| {
+                        effect.pin.as_mut().expect("a pinned effect has a pin").look_at = at.after(RECHECK_INTERVAL);
+                    });
+                }
+                false => self.store.remove_first_due(namespace),
             }
         }
         Ok(())
@@ -262,18 +303,19 @@ impl State {
         window: Millis,
         at: Timestamp,
     ) -> Result<(), Contradiction> {
-        let identity =
-            self.identity_at(message_ref).ok_or(Contradiction("commit of a message without an idempotency key"))?;
-        let (topics, until) = (self.topics_of(message_ref)?, at.after(window));
-        let topics = (&topics.0, &topics.1);
+        let pins = Pins { names: &self.names, topics: &self.topics };
+        let message = pins.keyed(message_ref);
+        let message = message.ok_or(Contradiction("commit of a message without an idempotency key"))?;
+        let (place, topics) = ((message.namespace(), message.key), message.topics());
+        let until = at.after(window);
         let is_new = match window {
-            Millis(0) => self.remove_if_expired(&identity, at),
-            window => self.insert_unless_valid(&identity, Effect::acked(topics, window, at), at),
+            Millis(0) => remove_if_expired(&mut self.store, pins, place, at),
+            window => insert_unless_valid(&mut self.store, pins, place, Effect::acked(topics, window, at), at),
         };
         if is_new {
             return Ok(());
         }
-        self.store.change(&identity, |effect| {
+        self.store.change_key(place.0, place.1, |effect| {
             effect.commit(topics, until, at);
             if !effect.status.is_final() {
                 // The error of an earlier attempt is not a result.
@@ -295,16 +337,17 @@ impl State {
         conclusion: &EffectConclusion,
         at: Timestamp,
     ) -> Result<(), Contradiction> {
-        let (identity, payload) = (self.concluded(message_ref, conclusion)?, self.payload(0));
-        let topics = self.topics_of(message_ref)?;
-        let topics = (&topics.0, &topics.1);
+        let payload = self.payload(0);
+        let pins = Pins { names: &self.names, topics: &self.topics };
+        let message = concluded(pins, message_ref, conclusion)?;
+        let (place, topics) = ((message.namespace(), message.key), message.topics());
         let acked = Effect::acked(topics, conclusion.window, at);
         let result = conclusion.result.as_ref().map(|result| Box::new(StoredResult::new(payload, &result.json)));
         let effect = Effect { finished: true, result, ..acked };
-        if self.insert_unless_valid(&identity, effect, at) {
+        if insert_unless_valid(&mut self.store, pins, place, effect, at) {
             return Ok(());
         }
-        self.store.change(&identity, |effect| {
+        self.store.change_key(place.0, place.1, |effect| {
             effect.commit(topics, at.after(conclusion.window), at);
             if !effect.finished || !effect.status.is_final() {
                 if effect.token.is_none() {
@@ -319,23 +362,6 @@ impl State {
         Ok(())
     }
 
-    /// Adds an effect, unless there is one that has not expired at `at`. Returns whether it was added.
-    fn insert_unless_valid(&mut self, identity: &Identity, effect: Effect, at: Timestamp) -> bool {
-        // Most effects are new: then this is the only search.
-        let Err(effect) = self.store.insert(identity, effect) else { return true };
-        self.remove_if_expired(identity, at) && self.store.insert(identity, effect).is_ok()
-    }
-
-    /// Removes an effect that has expired at `at` but is not swept yet. Returns whether there is none then.
-    fn remove_if_expired(&mut self, identity: &Identity, at: Timestamp) -> bool {
-        match self.store.get(identity) {
-            Some(effect) if self.is_valid(&identity.scope, effect, at) => return false,
-            Some(_) => drop(self.store.remove(identity)),
-            None => {}
-        }
-        true
-    }
-
     /// Finishes the effect of a step's message that failed for good. The message is dead-lettered, not acked, so the
     /// effect is not committed.
     pub(super) fn fail_effect(
@@ -345,48 +371,36 @@ impl State {
         last_error: &Text,
         at: Timestamp,
     ) -> Result<(), Contradiction> {
-        let (identity, payload) = (self.concluded(message_ref, conclusion)?, self.payload(0));
+        let payload = self.payload(0);
+        let pins = Pins { names: &self.names, topics: &self.topics };
+        let message = concluded(pins, message_ref, conclusion)?;
+        let place = (message.namespace(), message.key);
         let (status, result) = (EffectStatus::FailedFinal, conclusion.json());
         let outcome = Outcome { status, response_code: 0, result, last_error: last_error.clone() };
-        if self.insert_unless_valid(&identity, Effect::failed(&outcome, payload, conclusion.window, at), at) {
+        let failed = Effect::failed(&outcome, payload, conclusion.window, at);
+        if insert_unless_valid(&mut self.store, pins, place, failed, at) {
             return Ok(());
         }
-        match self.store.get(&identity).map(|effect| effect.status) {
+        match self.store.table_in(place.0).and_then(|table| table.get(place.1)).map(|effect| effect.status) {
             Some(EffectStatus::Succeeded) => return Err(Contradiction("failure of an effect that has succeeded")),
             Some(EffectStatus::FailedFinal) | None => {}
             Some(EffectStatus::InProgress | EffectStatus::FailedRetryable) => {
-                self.store.change(&identity, |effect| effect.finish(&outcome, payload, at));
+                self.store.change_key(place.0, place.1, |effect| effect.finish(&outcome, payload, at));
             }
         }
         Ok(())
     }
 
-    /// The identity of the effect that a step ends.
-    fn concluded(&self, message_ref: &MessageRef, conclusion: &EffectConclusion) -> Result<Identity, Contradiction> {
-        let identity =
-            self.identity_at(message_ref).ok_or(Contradiction("conclusion of a message without an idempotency key"))?;
-        match &conclusion.result {
-            Some(result) if result.key != *identity.packed() => {
-                Err(Contradiction("result of another message's effect"))
-            }
-            _ => Ok(identity),
-        }
-    }
-
     /// The identity of the effect of a message in its group; `None` if the message has no idempotency key.
     pub(crate) fn identity_at(&self, message_ref: &MessageRef) -> Option<Identity> {
-        let topic = self.topics.get(&message_ref.topic)?;
-        let fields = topic.partition(message_ref.partition)?.fields_at(message_ref.position)?;
-        let key = fields.identity_key()?.clone();
-        Some(Identity::consumed(topic.name().clone(), topic.group(message_ref.group)?.name().clone(), key))
+        let Keyed { key, group, stored_in, .. } = self.pins().keyed(message_ref)?;
+        Some(Identity::consumed(stored_in.clone(), group.clone(), key.clone()))
     }
 
-    /// The requested topic of a message, and the topic that stores it.
-    fn topics_of(&self, message_ref: &MessageRef) -> Result<(TopicName, TopicName), Contradiction> {
-        let topic = self.topics.get(&message_ref.topic).ok_or(Contradiction("no such topic"))?;
-        let partition = topic.partition(message_ref.partition).ok_or(Contradiction("no such partition"))?;
-        let message = partition.message(message_ref.position).ok_or(Contradiction("no such message"))?;
-        Ok((message.produce_scope(topic.name()).topic, topic.name().clone()))
+    /// The effect of a message in its group, expired or not; `None` if the message has no idempotency key.
+    pub(crate) fn effect_at(&self, message_ref: &MessageRef) -> Option<&Effect> {
+        let message = self.pins().keyed(message_ref)?;
+        self.store.table_in(message.namespace())?.get(message.key)
     }
 
     pub(super) fn restore_effect(&mut self, identity: &Identity, effect: &Effect) -> Result<(), Contradiction> {
@@ -443,6 +457,46 @@ impl State {
         };
         topic.partition(partition).is_some_and(|partition| position < partition.next_position())
     }
+}
+
+/// The message whose effect a step ends.
+fn concluded<'a>(
+    pins: Pins<'a>,
+    message_ref: &MessageRef,
+    conclusion: &EffectConclusion,
+) -> Result<Keyed<'a>, Contradiction> {
+    let message = pins.keyed(message_ref);
+    let message = message.ok_or(Contradiction("conclusion of a message without an idempotency key"))?;
+    match &conclusion.result {
+        Some(result) if result.key != *message.key => Err(Contradiction("result of another message's effect")),
+        _ => Ok(message),
+    }
+}
+
+/// Where an effect is.
+type Place<'a> = (NamespaceRef<'a>, &'a IdentityKey);
+
+/// Adds an effect, unless there is one that has not expired at `at`. Returns whether it was added.
+fn insert_unless_valid(
+    store: &mut EffectStore,
+    pins: Pins<'_>,
+    (namespace, key): Place<'_>,
+    effect: Effect,
+    at: Timestamp,
+) -> bool {
+    // Most effects are new: then this is the only search.
+    let Err(effect) = store.insert_key(namespace, key, effect) else { return true };
+    remove_if_expired(store, pins, (namespace, key), at) && store.insert_key(namespace, key, effect).is_ok()
+}
+
+/// Removes an effect that has expired at `at` but is not swept yet. Returns whether there is none then.
+fn remove_if_expired(store: &mut EffectStore, pins: Pins<'_>, (namespace, key): Place<'_>, at: Timestamp) -> bool {
+    match store.table_in(namespace).and_then(|table| table.get(key)) {
+        Some(effect) if at < effect.expires_at || pins.is_pinned_in(namespace, effect) => return false,
+        Some(_) => drop(store.remove_key(namespace, key)),
+        None => {}
+    }
+    true
 }
 
 /// Checks the form in which [`Effect::commit`] leaves the requested topics.

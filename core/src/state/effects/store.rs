@@ -21,6 +21,32 @@ pub struct EffectStore {
     len: usize,
 }
 
+/// An [`EffectNamespace`], borrowed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NamespaceRef<'a> {
+    Shared,
+    Group(&'a TopicName, &'a GroupName),
+}
+
+impl<'a> NamespaceRef<'a> {
+    /// The namespace of the effects in `scope`.
+    pub(crate) fn of(scope: &'a Scope) -> Self {
+        match scope {
+            Scope::Consume { topic, group } => Self::Group(topic, group),
+            _ => Self::Shared,
+        }
+    }
+}
+
+impl<'a> From<&'a EffectNamespace> for NamespaceRef<'a> {
+    fn from(namespace: &'a EffectNamespace) -> Self {
+        match namespace {
+            EffectNamespace::Shared => Self::Shared,
+            EffectNamespace::Group(topic, group) => Self::Group(topic, group),
+        }
+    }
+}
+
 /// The most interned owner names.
 const OWNERS_MAX: usize = 1_024;
 
@@ -28,11 +54,7 @@ impl EffectStore {
     /// The effect of `identity`, expired or not.
     #[must_use]
     pub fn get(&self, identity: &Identity) -> Option<&Effect> {
-        let table = match &identity.scope {
-            Scope::Consume { topic, group } => self.group_table(topic, group)?,
-            _ => &self.shared,
-        };
-        if table.is_empty() { None } else { table.get(identity.packed()) }
+        self.table_in(NamespaceRef::of(&identity.scope))?.get(identity.packed())
     }
 
     /// The effect of `tenant` and `key` in the consume scope of a group, expired or not.
@@ -50,9 +72,14 @@ impl EffectStore {
     /// The table of a namespace, unless it is empty.
     #[must_use]
     pub(crate) fn table(&self, namespace: &EffectNamespace) -> Option<&EffectTable> {
+        self.table_in(NamespaceRef::from(namespace))
+    }
+
+    /// As [`EffectStore::table`].
+    pub(crate) fn table_in(&self, namespace: NamespaceRef<'_>) -> Option<&EffectTable> {
         match namespace {
-            EffectNamespace::Shared => Some(&self.shared).filter(|table| !table.is_empty()).map(|table| &**table),
-            EffectNamespace::Group(topic, group) => self.group_table(topic, group),
+            NamespaceRef::Shared => Some(&self.shared).filter(|table| !table.is_empty()).map(|table| &**table),
+            NamespaceRef::Group(topic, group) => self.group_table(topic, group),
         }
     }
 
@@ -142,9 +169,18 @@ impl EffectStore {
 
     /// Adds an effect. Returns it and changes nothing if its identity is known.
     pub(crate) fn insert(&mut self, identity: &Identity, effect: Effect) -> Result<(), Effect> {
-        let tenant = identity.tenant();
-        let table = self.table_mut(&EffectNamespace::of(&identity.scope));
-        table.insert(identity.packed().clone(), tenant, effect)?;
+        self.insert_key(NamespaceRef::of(&identity.scope), identity.packed(), effect)
+    }
+
+    /// As [`EffectStore::insert`], of `key` in `namespace`.
+    pub(crate) fn insert_key(
+        &mut self,
+        namespace: NamespaceRef<'_>,
+        key: &IdentityKey,
+        effect: Effect,
+    ) -> Result<(), Effect> {
+        let tenant = key.tenant();
+        self.table_mut(namespace).insert(key.clone(), tenant, effect)?;
         count_up(&mut self.tenants, tenant);
         self.len += 1;
         Ok(())
@@ -152,38 +188,59 @@ impl EffectStore {
 
     /// Changes an effect; `None` if it does not exist.
     pub(crate) fn change<T>(&mut self, identity: &Identity, change: impl FnOnce(&mut Effect) -> T) -> Option<T> {
-        self.change_key(&EffectNamespace::of(&identity.scope), identity.packed(), change)
+        self.change_key(NamespaceRef::of(&identity.scope), identity.packed(), change)
     }
 
     /// Removes an effect.
     pub(crate) fn remove(&mut self, identity: &Identity) -> Option<Effect> {
-        self.remove_key(&EffectNamespace::of(&identity.scope), identity.packed())
+        self.remove_key(NamespaceRef::of(&identity.scope), identity.packed())
     }
 
     /// Changes the effect of `key` in `namespace`.
     pub(crate) fn change_key<T>(
         &mut self,
-        namespace: &EffectNamespace,
+        namespace: NamespaceRef<'_>,
         key: &IdentityKey,
         change: impl FnOnce(&mut Effect) -> T,
     ) -> Option<T> {
-        self.table(namespace)?;
-        self.table_mut(namespace).change(key, change)
+        self.known_table_mut(namespace)?.change(key, change)
+    }
+
+    /// The table of a namespace, if there is one. Copies it if it is shared.
+    fn known_table_mut(&mut self, namespace: NamespaceRef<'_>) -> Option<&mut EffectTable> {
+        Some(unshared(match namespace {
+            NamespaceRef::Shared => &mut self.shared,
+            NamespaceRef::Group(topic, group) => self.groups.get_mut(topic)?.get_mut(group)?,
+        }))
     }
 
     /// Removes the effect of `key` in `namespace`. Copies a table that is shared, even if it has no such effect.
-    pub(crate) fn remove_key(&mut self, namespace: &EffectNamespace, key: &IdentityKey) -> Option<Effect> {
-        self.table(namespace)?;
+    pub(crate) fn remove_key(&mut self, namespace: NamespaceRef<'_>, key: &IdentityKey) -> Option<Effect> {
         let tenant = key.tenant();
-        let removed = self.table_mut(namespace).remove(key, tenant)?;
+        let table = self.known_table_mut(namespace)?;
+        let (removed, is_empty) = (table.remove(key, tenant)?, table.is_empty());
+        self.removed(namespace, tenant, is_empty);
+        Some(removed)
+    }
+
+    /// Removes the effect of `namespace` that is checked for expiry first.
+    pub(super) fn remove_first_due(&mut self, namespace: NamespaceRef<'_>) {
+        let Some(table) = self.known_table_mut(namespace) else { return };
+        let (removed, is_empty) = (table.remove_first_due(), table.is_empty());
+        if let Some(key) = removed {
+            self.removed(namespace, key.tenant(), is_empty);
+        }
+    }
+
+    /// An effect of `tenant` was removed from its table, which is dropped if it is that of a group and empty.
+    fn removed(&mut self, namespace: NamespaceRef<'_>, tenant: &str, is_empty: bool) {
         count_down(&mut self.tenants, tenant, 1);
         self.len -= 1;
-        if let EffectNamespace::Group(topic, group) = namespace
-            && self.group_table(topic, group).is_some_and(EffectTable::is_empty)
+        if let NamespaceRef::Group(topic, group) = namespace
+            && is_empty
         {
             self.drop_table(topic, group);
         }
-        Some(removed)
     }
 
     /// Removes the tables of all groups of a topic.
@@ -205,14 +262,11 @@ impl EffectStore {
         }
     }
 
-    fn table_mut(&mut self, namespace: &EffectNamespace) -> &mut EffectTable {
+    fn table_mut(&mut self, namespace: NamespaceRef<'_>) -> &mut EffectTable {
         unshared(match namespace {
-            EffectNamespace::Shared => &mut self.shared,
-            EffectNamespace::Group(topic, group) => {
-                if !self.groups.contains_key(topic) {
-                    self.groups.insert(topic.clone(), BTreeMap::new());
-                }
-                let groups = self.groups.get_mut(topic).expect("inserted above");
+            NamespaceRef::Shared => &mut self.shared,
+            NamespaceRef::Group(topic, group) => {
+                let groups = self.groups.entry(topic.clone()).or_default();
                 groups.entry(group.clone()).or_insert_with(|| Arc::new(EffectTable::of_group()))
             }
         })

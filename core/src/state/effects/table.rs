@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 
 use crate::collections::cow::CowMap;
+use crate::collections::key_index::KeyIndex;
 use crate::types::{Effect, IdentityKey, Text, Timestamp};
+
+/// Keys and effects by serial number.
+type Effects = CowMap<u64, (IdentityKey, Effect)>;
 
 /// The effects of one namespace.
 ///
 /// Each effect has a serial number, so that the expiry queue stores a number instead of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EffectTable {
-    known: CowMap<IdentityKey, u64>,
-    effects: CowMap<u64, (IdentityKey, Effect)>,
+    known: KeyIndex<u64>,
+    effects: Effects,
     /// When each effect is next checked for expiry.
     expiry_queue: CowMap<(Timestamp, u64), ()>,
     /// The number of effects of each tenant, in a table that can be dropped as a whole.
@@ -28,8 +32,7 @@ impl EffectTable {
     /// The effect of `key`, expired or not.
     #[must_use]
     pub(crate) fn get(&self, key: &IdentityKey) -> Option<&Effect> {
-        let number = self.known.get(key)?;
-        self.effects.get(number).map(|(_, effect)| effect)
+        self.known.get(key, |number| entry_at(&self.effects, number)).map(|(_, (_, effect))| effect)
     }
 
     /// The number of effects, including expired ones that are not removed yet.
@@ -66,19 +69,20 @@ impl EffectTable {
         &'a self,
         after: Option<&'a IdentityKey>,
     ) -> impl Iterator<Item = (&'a IdentityKey, &'a Effect)> {
-        let known = after.map_or_else(|| self.known.iter(), |key| self.known.range_from(key));
-        known.filter(move |(key, _)| Some(*key) != after).map(|(key, number)| {
-            let (_, effect) = self.effects.get(number).expect("every known number has an effect");
+        let first = after.is_none().then(|| self.known.iter());
+        let above = after.map(|key| self.known.above(key, |number| entry_at(&self.effects, number)));
+        let known = first.into_iter().flatten().chain(above.into_iter().flatten());
+        known.map(|number| {
+            let (key, effect) = entry_at(&self.effects, number);
             (key, effect)
         })
     }
 
-    /// The first `count` effects in the order of their expiry checks.
-    pub(super) fn first_due(&self, count: u64) -> impl Iterator<Item = (Timestamp, &IdentityKey, &Effect)> {
-        self.expiry_queue.iter().take(count as usize).map(|((at, number), ())| {
-            let (key, effect) = self.effects.get(number).expect("every queued number has an effect");
-            (*at, key, effect)
-        })
+    /// The effect that is checked for expiry first.
+    pub(super) fn first_due(&self) -> Option<(&IdentityKey, &Effect)> {
+        let ((_, number), ()) = self.expiry_queue.first()?;
+        let (key, effect) = entry_at(&self.effects, *number);
+        Some((key, effect))
     }
 
     /// The number of effects of each tenant of a group.
@@ -88,9 +92,8 @@ impl EffectTable {
 
     /// Adds an effect. Returns it and changes nothing if its key is known.
     pub(super) fn insert(&mut self, key: IdentityKey, tenant: &str, effect: Effect) -> Result<(), Effect> {
-        let number = self.next;
-        if let Some(before) = self.known.insert(key.clone(), number) {
-            self.known.insert(key, before);
+        let (number, effects) = (self.next, &self.effects);
+        if self.known.insert(&key, number, |number| entry_at(effects, number)).is_some() {
             return Err(effect);
         }
         self.next += 1;
@@ -104,13 +107,13 @@ impl EffectTable {
 
     /// Changes an effect; `None` if it does not exist.
     pub(super) fn change<T>(&mut self, key: &IdentityKey, change: impl FnOnce(&mut Effect) -> T) -> Option<T> {
-        let number = *self.known.get(key)?;
-        let (_, effect) = self.effects.get_mut(&number).expect("every known number has an effect");
+        let (number, _) = self.known.get(key, |number| entry_at(&self.effects, number))?;
+        let (_, effect) = self.effects.get_near_mut(&number).expect("every known number has an effect");
         let before = effect.expiry_check_at();
         let changed = change(effect);
         let after = effect.expiry_check_at();
         if before != after {
-            self.expiry_queue.remove(&(before, number));
+            self.expiry_queue.remove_near(&(before, number));
             self.expiry_queue.insert((after, number), ());
         }
         Some(changed)
@@ -118,18 +121,30 @@ impl EffectTable {
 
     /// Removes an effect.
     pub(super) fn remove(&mut self, key: &IdentityKey, tenant: &str) -> Option<Effect> {
-        let number = self.known.remove(key)?;
-        let (_, effect) = self.effects.remove(&number).expect("every known number has an effect");
-        self.expiry_queue.remove(&(effect.expiry_check_at(), number));
+        let effects = &self.effects;
+        let number = self.known.remove(key, |number| entry_at(effects, number))?;
+        let (_, effect) = self.effects.remove_near(&number).expect("every known number has an effect");
+        self.expiry_queue.remove_near(&(effect.expiry_check_at(), number));
         if let Some(tenants) = &mut self.tenants {
             count_down(tenants, tenant, 1);
         }
         Some(effect)
     }
 
+    /// Removes the effect that is checked for expiry first, and returns its key.
+    pub(super) fn remove_first_due(&mut self) -> Option<IdentityKey> {
+        let ((_, number), ()) = self.expiry_queue.pop_first()?;
+        let (key, _) = self.effects.remove_near(&number).expect("every queued number has an effect");
+        self.known.remove_from(&key, number);
+        if let Some(tenants) = &mut self.tenants {
+            count_down(tenants, key.tenant(), 1);
+        }
+        Some(key)
+    }
+
     /// The effects in the order they were first granted. Frees the memory of all maps piece by piece as they are read.
     pub(crate) fn into_effects(self) -> impl Iterator<Item = (IdentityKey, Effect)> + Clone + Send {
-        let (mut known, mut expiry_queue) = (self.known.into_chunks(), self.expiry_queue.into_chunks());
+        let (mut known, mut expiry_queue) = (self.known.into_parts(), self.expiry_queue.into_chunks());
         self.effects.into_chunks().flat_map(move |chunk| {
             // Even if their chunks are sparse, the other maps have at most four times as many.
             known.by_ref().take(4).for_each(drop);
@@ -137,6 +152,11 @@ impl EffectTable {
             chunk.iter().map(|(_, entry)| entry.clone()).collect::<Vec<_>>()
         })
     }
+}
+
+/// The key and the effect of a number.
+fn entry_at(effects: &Effects, number: u64) -> &(IdentityKey, Effect) {
+    effects.get_near(&number).expect("every known number has an effect")
 }
 
 pub(super) fn count_up(counts: &mut BTreeMap<Text, u64>, tenant: &str) {
