@@ -4,6 +4,7 @@
 //! JSON, the log and comparisons; its `Display` is for people: see [`Escaped`].
 
 use crate::wire::Malformed;
+use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
@@ -84,8 +85,24 @@ impl fmt::Display for Escaped<'_> {
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $what:literal, $max:expr) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub struct $name(Arc<str>);
+
+        /// In byte order.
+        impl Ord for $name {
+            #[inline]
+            fn cmp(&self, other: &Self) -> Ordering {
+                // The state looks names up that it has shared itself.
+                if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
+            }
+        }
+
+        impl PartialOrd for $name {
+            #[inline]
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                Some(self.cmp(other))
+            }
+        }
 
         impl $name {
             /// Trims and validates `text`.
