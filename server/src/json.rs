@@ -11,7 +11,7 @@ use driftq_core::types::{
     WallClock,
 };
 
-use crate::word_search::has_control_or;
+use crate::byte_search::has_control_or;
 use crate::{base64, rfc3339};
 
 /// A JSON object under construction.

@@ -47,6 +47,7 @@
 #![forbid(unsafe_code)]
 
 mod base64;
+mod byte_search;
 pub mod cli;
 mod clock;
 pub mod config;
@@ -67,7 +68,6 @@ pub mod router;
 pub mod serve;
 pub mod signals;
 pub mod wal;
-mod word_search;
 
 /// Writes to a standard stream. A stream that is closed, or whose reader has gone, is no error; `print!` would panic.
 pub fn report(stream: &mut dyn std::io::Write, text: &str) {

@@ -77,7 +77,7 @@ impl<F: Faults> Broker<F> {
             self.exceed_deadline(&message_ref, log)?;
             return Ok(Dispatched::One);
         }
-        self.deliver(next, message, log)
+        self.deliver(next, &message, log)
     }
 
     /// Dead-letters a waiting message whose deadline has passed or whose payload is lost.
@@ -94,19 +94,19 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Leases a message to a consumer.
-    fn deliver(&mut self, next: NextDispatch, message: Message, log: &mut dyn LogSink) -> Result<Dispatched, Refusal> {
+    fn deliver(&mut self, next: NextDispatch, message: &Message, log: &mut dyn LogSink) -> Result<Dispatched, Refusal> {
         let NextDispatch { message_ref, consumer, .. } = next;
         let connected = &self.index.consumers[&consumer];
         let (owner, until) = (connected.owner.clone(), self.now.after(connected.lease));
         let token = self.next_token();
         let mut record = Record { at: self.now, event: Event::Delivered { message_ref, token, owner, until } };
         self.commit_decided_record(&mut record, SpaceClass::Churn, log).map_err(|refusal| self.refusal(refusal))?;
-        let body = self.take_body(&message_ref, &message);
+        let body = self.take_body(&message_ref, message);
         let recorded = self.delivery_state(&message_ref).expect("a delivered message has a delivery state");
         let lease = recorded.leased_until().map_or(Millis(0), |until| until.since(self.now));
         let is_first = recorded.attempts <= 1;
         let unread = if body.is_none() { Some(message.clone()) } else { None };
-        let delivery = Box::new(delivery(recorded, message_ref.partition, &message, until, body));
+        let delivery = Box::new(delivery(recorded, message_ref.partition, message, until, body));
         let has_more = self.index.dispatched(next, message.flags().priority, self.appended, lease);
         if is_first {
             self.read_ahead_of(&message_ref, unread.is_none());

@@ -103,7 +103,7 @@ impl<F: Faults> Broker<F> {
             Command::Seek(Seek { topic, group, to }) => {
                 let to = match to {
                     SeekTo::Time(wall) => SeekTo::Time(self.context().broker_time(*wall)),
-                    to => to.clone(),
+                    to => *to,
                 };
                 let decision = admin::seek(decide::topic(&self.state, topic)?, group, to)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)

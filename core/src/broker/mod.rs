@@ -429,7 +429,7 @@ impl<F: Faults> Broker<F> {
             let payload = PayloadId { lsn, part };
             match event {
                 Event::Relocated(_) => self.payloads.insert_relocated(self.faults.cached_as(payload), body),
-                _ => self.payloads.insert_written(payload, body.to_keep(), has_result && part == 0),
+                _ => self.payloads.insert_written(payload, body.into_kept(), has_result && part == 0),
             }
         }
     }

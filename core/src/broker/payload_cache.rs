@@ -306,7 +306,7 @@ impl PayloadCache {
         let dropped = &mut self.dropped;
         self.entries.remove(id, &block.payloads, |body| {
             if is_kept {
-                dropped.push(body)
+                dropped.push(body);
             }
         });
     }

@@ -1,6 +1,6 @@
 //! Numbers found by the hash of a key: a copy-on-write index that holds no keys.
 //!
-//! The entries of the table whose index it is have the keys, so that a search reads sixteen or so bytes per key it looks
+//! The entries of the table whose index it is have the keys, so that a search reads some sixteen bytes per key it looks
 //! at, and the key itself only where the hashes are equal.
 
 use std::cmp::Ordering;
@@ -27,8 +27,9 @@ const MERGED_MAX: usize = 64;
 /// A sorted index of keys with cheap clones.
 ///
 /// A place `P` leads to an entry of the table, as the function says that most calls take: its key must be the one with
-/// which the place was inserted. Searches, inserts and removals are O(log n), whatever the hashes; only the list of nodes, of which
-/// there is one per several thousand keys, is moved as a whole. A clone costs one reference count per node.
+/// which the place was inserted. Searches, inserts and removals are O(log n), whatever the hashes; only the list of
+/// nodes, of which there is one per several thousand keys, is moved as a whole. A clone costs one reference count per
+/// node.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyIndex<P> {
     nodes: Vec<Node<P>>,

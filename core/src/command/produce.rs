@@ -1,9 +1,11 @@
 //! Producing a message.
 
+use std::fmt;
+
 use crate::types::{Body, Envelope, Millis, RoutingDecision, Text, TopicName};
 
 /// Stores a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Produce {
     /// The requested topic.
     pub topic: TopicName,
@@ -61,5 +63,21 @@ impl Produce {
     /// Key and value without metadata.
     pub(crate) fn packed(&self) -> &Body {
         &self.packed
+    }
+}
+
+/// Prints what the fields say, key and value apart.
+impl fmt::Debug for Produce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { topic, packed, envelope, delay, routing, trace } = self;
+        f.debug_struct("Produce")
+            .field("topic", topic)
+            .field("key", &packed.key())
+            .field("value", &packed.value())
+            .field("envelope", envelope)
+            .field("delay", delay)
+            .field("routing", routing)
+            .field("trace", trace)
+            .finish()
     }
 }

@@ -188,7 +188,7 @@ impl Index {
 }
 
 fn topic_contents(topic: &super::TopicIndex) -> TopicContents {
-    let group = |(id, group): (&GroupId, &Box<super::GroupIndex>)| {
+    let group = |(id, group): (&GroupId, &super::GroupIndex)| {
         let ConsumerTurns { members, with_credit, last_resort, .. } = &group.turns;
         let contents = GroupContents {
             members: members.clone(),
@@ -201,7 +201,7 @@ fn topic_contents(topic: &super::TopicIndex) -> TopicContents {
     };
     TopicContents {
         queues: topic.queues.iter().map(queue_contents).collect(),
-        groups: topic.groups.iter().map(group).collect(),
+        groups: topic.groups.iter().map(|(id, of_id)| group((id, of_id))).collect(),
     }
 }
 

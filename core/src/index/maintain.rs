@@ -560,8 +560,7 @@ impl Index {
                 self.timers.set(not_before, Timer::Retry(*message_ref));
             }
             Some(Phase::Queued { .. }) => self.retry(state, message_ref),
-            // Its only delivery was withdrawn. Its delay runs again if wall time was set back below its `deliver_at`;
-            // the end of the delay makes it ready.
+            // Its only delivery was withdrawn, and its delay runs again: wall time was set back below `deliver_at`.
             None if self.is_delayed(message_ref.topic, message_ref.partition, message_ref.position) => {}
             None => self.retry(state, message_ref),
             Some(Phase::Leased { .. }) => unreachable!("the record ended the lease"),
@@ -571,9 +570,9 @@ impl Index {
     /// A group acked a message, which can have left the backlog.
     fn acked(&mut self, state: &State, topic: TopicId, partition: PartitionId, position: Position) {
         let durable = state.topic(topic).expect("the topic of a message exists");
-        let has_deadlines = !self.deadlines.is_empty();
+        let (has_deadlines, keeps_acked) = (!self.deadlines.is_empty(), durable.retention().keeps_acked());
         let queue = &mut self.topic_mut(topic).queues[partition.0 as usize];
-        if queue.is_plain() && !has_deadlines && !durable.retention().keeps_acked() {
+        if queue.is_plain() && !has_deadlines && !keeps_acked {
             return;
         }
         let messages = durable.partition(partition).expect("the partition of a message exists");
@@ -586,7 +585,7 @@ impl Index {
         if has_deadlines && !messages.in_backlog(position) {
             self.forget_deadline((topic, partition, position));
         }
-        if durable.retention().keeps_acked() {
+        if keeps_acked {
             self.update_retained_of(durable, partition, messages);
         }
     }

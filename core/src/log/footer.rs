@@ -384,6 +384,17 @@ mod tests {
     }
 
     #[test]
+    fn first_mention_is_in_the_filter_and_a_repeated_one_counts_once() {
+        for mention in (0..256).chain([u64::MAX, hash(1)]) {
+            let mut builder = FooterBuilder::new(FIRST, 0);
+            (0..3).for_each(|_| builder.mention(mention));
+            assert_eq!(builder.mentions(), 1, "{mention}");
+            builder.insert_waiting();
+            assert!(builder.filter.may_contain(mention), "{mention}");
+        }
+    }
+
+    #[test]
     fn what_has_no_room_is_left_out() {
         let (mut builder, extent) = built(2_000, 2 << 20);
         let full = builder.payload_bytes();

@@ -88,7 +88,7 @@ impl Body {
 
     /// The same without what is derived from the metadata, to be kept in memory.
     #[must_use]
-    pub(crate) fn to_keep(mut self) -> Self {
+    pub(crate) fn into_kept(mut self) -> Self {
         self.fields = None;
         self
     }

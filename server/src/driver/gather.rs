@@ -165,7 +165,8 @@ mod tests {
             assert!(!gather.is_waiting(|| now + PAUSE), "the time is over");
         }
         assert_eq!(skipped(&mut gather, now), 64);
-        add(&mut gather, 8);
+        let expected = gather.syncing;
+        add(&mut gather, expected);
         assert!(!gather.is_waiting(|| now + PAUSE / 8), "all have come");
         assert_eq!(skipped(&mut gather, now), 0, "it had gained");
     }

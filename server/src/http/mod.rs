@@ -10,7 +10,8 @@
 //!   [`idempotency`], [`topics`], [`groups`], [`dlq`], [`status`]. A handler parses its fields, submits a command to
 //!   the driver, waits for the reply and writes it as JSON. It decides nothing itself;
 //! * [`api`] is what handlers share; [`fields`], [`message_fields`], [`claim_fields`], [`connection_names`],
-//!   [`plain_json`] and [`query`] are the requests' fields; [`response`], [`response_body`] and [`error`] are what handlers return.
+//!   [`plain_json`] and [`query`] are the requests' fields; [`response`], [`response_body`] and [`error`] are what
+//!   handlers return.
 
 mod api;
 mod batch;

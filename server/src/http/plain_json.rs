@@ -1,10 +1,10 @@
-//! A fast reader of plain JSON objects: texts without escapes, natural numbers, no line breaks or tabs, as most requests
-//! are.
+//! A fast reader of plain JSON objects, as most requests are: texts without escapes, natural numbers, no line breaks or
+//! tabs.
 //!
 //! It reads a subset. Whatever is not in it, malformed JSON included, is left to the general parser, which decides and
 //! explains; so what this reader accepts must mean the same there.
 
-use crate::word_search::{find, has_control_or};
+use crate::byte_search::{find, has_control_or};
 
 /// The longest number in digits that is read; it fits 64 bits.
 const DIGITS_MAX: usize = 19;

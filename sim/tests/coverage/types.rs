@@ -64,6 +64,11 @@ impl Types {
         let fields = [("tenant", Kind::Text), ("scope", Kind::Named("Scope".into())), ("key", Kind::Text)];
         let fields = fields.into_iter().map(|(name, kind)| (name.to_owned(), kind)).collect();
         types.0.insert("Identity".to_owned(), Definition::Struct(fields));
+        // Prints its key and value, which are packed.
+        if let Some(Definition::Struct(fields)) = types.0.get_mut("Produce") {
+            fields.retain(|(name, _)| name != "packed");
+            fields.extend(["key", "value"].map(|name| (name.to_owned(), Kind::Bytes)));
+        }
         // Made by a macro.
         for name in ["Offset", "PartitionId", "Position"] {
             types.0.insert(name.to_owned(), Definition::Struct(vec![("0".to_owned(), Kind::Number)]));

@@ -1,4 +1,5 @@
 //! The entries of the cache, by payload.
+#![allow(clippy::disallowed_types, reason = "nothing depends on the order of the runs, which are only looked up")]
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;

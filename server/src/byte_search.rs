@@ -1,47 +1,47 @@
-//! Searches in short texts, a word of eight bytes at a time.
+//! Searches in short texts, eight bytes at a time.
 
-/// One in each byte of a word.
+/// One in each of eight bytes.
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
-/// The highest bit of each byte of a word.
+/// The highest bit of each of eight bytes.
 const HIGHS: u64 = ONES << 7;
 
 /// Sets the highest bit of the lowest byte that is `byte`, and of none below it; other bits mean nothing.
 #[inline]
-const fn mark(word: u64, byte: u8) -> u64 {
-    let differs = word ^ (ONES * byte as u64);
+const fn mark(block: u64, byte: u8) -> u64 {
+    let differs = block ^ (ONES * byte as u64);
     differs.wrapping_sub(ONES) & !differs
 }
 
 /// As [`mark`], for the bytes below a space.
 #[inline]
-const fn mark_controls(word: u64) -> u64 {
-    word.wrapping_sub(ONES * b' ' as u64) & !word
+const fn mark_controls(block: u64) -> u64 {
+    block.wrapping_sub(ONES * b' ' as u64) & !block
 }
 
 /// Whether any byte is a control character below the space, or one of `others`. Without branches, so that it is
 /// vectorized.
 #[inline]
 pub(crate) fn has_control_or<const N: usize>(bytes: &[u8], others: [u8; N]) -> bool {
-    let marks = |word: [u8; 8]| {
-        let word = u64::from_le_bytes(word);
-        others.iter().fold(mark_controls(word), |marks, other| marks | mark(word, *other))
+    let marks = |block: [u8; 8]| {
+        let block = u64::from_le_bytes(block);
+        others.iter().fold(mark_controls(block), |marks, other| marks | mark(block, *other))
     };
-    let (words, rest) = bytes.as_chunks::<8>();
+    let (blocks, rest) = bytes.as_chunks::<8>();
     // Filled with a byte that is none of them.
     let mut last = [b'x'; 8];
     last[..rest.len()].copy_from_slice(rest);
-    let found = words.iter().fold(marks(last), |found, word| found | marks(*word));
+    let found = blocks.iter().fold(marks(last), |found, block| found | marks(*block));
     found & HIGHS != 0
 }
 
 /// Where the first `byte` is. Fast where that is near, as in names.
 #[inline]
 pub(crate) fn find(bytes: &[u8], byte: u8) -> Option<usize> {
-    let Some((words, _)) = bytes.first_chunk::<16>().map(|words| words.as_chunks::<8>()) else {
+    let Some((blocks, _)) = bytes.first_chunk::<16>().map(|blocks| blocks.as_chunks::<8>()) else {
         return bytes.iter().position(|other| *other == byte);
     };
-    for (index, word) in words.iter().enumerate() {
-        let marks = mark(u64::from_le_bytes(*word), byte) & HIGHS;
+    for (index, block) in blocks.iter().enumerate() {
+        let marks = mark(u64::from_le_bytes(*block), byte) & HIGHS;
         if marks != 0 {
             return Some(index * 8 + marks.trailing_zeros() as usize / 8);
         }
