@@ -31,10 +31,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::command::{
-    Ack, AckCumulative, Begin, ChangeRetention, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup,
-    DeleteTopic, DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup, Nack,
-    Pause, Peek, Produce, Purge, Reacquire, Redrive, Release, Renew, Resume, Seek, SetPrefetch, Subscribe, Unsubscribe,
-    Withdraw,
+    Ack, AckCumulative, Begin, BindKey, ChangeRetention, CloseStream, Command, Complete, CreateGroup, CreateKey,
+    CreateTenant, CreateTopic, DeleteGroup, DeleteTenant, DeleteTopic, DescribeTopic, ExpireLease, Extend, Finish,
+    Forget, ListAudit, ListEffects, ListGroups, ListKeys, ListTenants, ListTopics, Lookup, Nack, Pause, Peek, Produce,
+    Purge, Reacquire, Redrive, Release, Renew, Resume, RevokeKey, Seek, SetPrefetch, Subscribe, Unsubscribe, Withdraw,
 };
 use crate::faults::{Faults, NoFaults};
 use crate::log::{LogId, MemoryStorage, Recovered, Storage};
@@ -181,6 +181,22 @@ model_commands! {
     Redrive,
     /// Removes the messages of a topic.
     Purge,
+    /// Creates a key.
+    CreateKey,
+    /// Revokes a key.
+    RevokeKey,
+    /// Binds a key to a certificate.
+    BindKey,
+    /// Lists keys.
+    ListKeys,
+    /// Registers a tenant.
+    CreateTenant,
+    /// Deletes a tenant.
+    DeleteTenant,
+    /// Lists tenants.
+    ListTenants,
+    /// Lists what was audited.
+    ListAudit,
 }
 
 /// What a [`ModelCommand`] comes to.

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use crate::command::{
-    Ack, AckCumulative, Begin, ChangeRetention, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup,
-    DeleteTopic, DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup, Nack,
-    Pause, Peek, Produce, Purge, Reacquire, Redrive, RedriveRest, Release, Renew, Resume, Seek, SetPrefetch,
-    StoreCommand, Subscribe, Unsubscribe, Withdraw,
+    Ack, AckCumulative, Begin, BindKey, ChangeRetention, CloseStream, Command, Complete, CreateGroup, CreateKey,
+    CreateTenant, CreateTopic, DeleteGroup, DeleteTenant, DeleteTopic, DescribeTopic, ExpireLease, Extend, Finish,
+    Forget, ListAudit, ListEffects, ListGroups, ListKeys, ListTenants, ListTopics, Lookup, Nack, Pause, Peek, Produce,
+    Purge, Reacquire, Redrive, RedriveRest, Release, Renew, Resume, RevokeKey, Seek, SetPrefetch, StoreCommand,
+    Subscribe, Unsubscribe, Withdraw,
 };
 use crate::reply::{
-    Delivery, EffectPage, FoundEffect, ListedGroup, Peeked, Produced, Reply, StepOutput, StoreReply, TopicInfo,
+    AuditPage, Delivery, EffectPage, FoundEffect, KeyInfo, KeyPage, ListedGroup, Peeked, Produced, Reply, StepOutput,
+    StoreReply, TenantInfo, TopicInfo,
 };
 use crate::types::{
-    Claim, ConsumerId, EffectStatus, LeaseToken, Outcome, Retention, Text, Timestamp, TokenClaim, TopicName,
+    Claim, ConsumerId, EffectStatus, LeaseToken, Outcome, Retention, TenantId, Text, Timestamp, TokenClaim, TopicName,
 };
 
 /// A command together with the type of its reply.
@@ -148,6 +150,14 @@ requests! {
     Resume => (), Command::Resume, Reply::Success => ();
     Redrive => Redriven, Command::Redrive, Reply::Redriven { count, rest } => Redriven { count, rest };
     Purge => u64, Command::Purge, Reply::Purged { count } => count;
+    CreateKey => Box<KeyInfo>, |create| Command::CreateKey(Box::new(create)), Reply::KeyCreated(key) => key;
+    RevokeKey => (), Command::RevokeKey, Reply::Success => ();
+    BindKey => (), Command::BindKey, Reply::Success => ();
+    ListKeys => Box<KeyPage>, Command::ListKeys, Reply::Keys(page) => page;
+    CreateTenant => TenantId, Command::CreateTenant, Reply::TenantCreated { tenant } => tenant;
+    DeleteTenant => (), Command::DeleteTenant, Reply::Success => ();
+    ListTenants => Vec<TenantInfo>, Command::ListTenants, Reply::Tenants(tenants) => tenants;
+    ListAudit => Box<AuditPage>, Command::ListAudit, Reply::Audit(page) => page;
     Begin => BeginReply, |begin| store(StoreCommand::Begin(begin)), Reply::Store(reply) => begun(reply);
     Finish => (), |finish| store(StoreCommand::Finish(finish)), Reply::Success => ();
     Reacquire => Grant, |reacquire| store(StoreCommand::Reacquire(reacquire)),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct Malformed(pub &'static str);
 
 /// The maximum size of a varint in bytes.
-const VARINT_BYTES_MAX: usize = 10;
+pub(crate) const VARINT_BYTES_MAX: usize = 10;
 
 /// Appends `value` as a varint.
 #[inline]
@@ -26,23 +26,42 @@ pub(crate) fn put_varints<const N: usize>(out: &mut Vec<u8>, values: [u64; N]) {
     let mut bytes = [[0; VARINT_BYTES_MAX]; N];
     let bytes = bytes.as_flattened_mut();
     let mut len = 0;
-    for mut value in values {
-        if (1 << 35..1 << 42).contains(&value) {
-            // Times, mostly.
-            let low = |shift: u32| (value >> shift) as u8 | 0x80;
-            bytes[len..len + 6].copy_from_slice(&[low(0), low(7), low(14), low(21), low(28), (value >> 35) as u8]);
-            len += 6;
-            continue;
-        }
-        while value >= 0x80 {
-            bytes[len] = value as u8 | 0x80;
-            len += 1;
-            value >>= 7;
-        }
-        bytes[len] = value as u8;
-        len += 1;
+    for value in values {
+        let rest = bytes[len..].first_chunk_mut().expect("there is room for the longest varints");
+        len += fill_varint(rest, value);
     }
     out.extend_from_slice(&bytes[..len]);
+}
+
+/// Writes the varint of `value` and returns its length. Of most lengths without a loop.
+#[inline]
+fn fill_varint(bytes: &mut [u8; VARINT_BYTES_MAX], value: u64) -> usize {
+    let followed = |shift: u32| (value >> shift) as u8 | 0x80;
+    match value {
+        ..0x80 => {
+            bytes[0] = value as u8;
+            1
+        }
+        0x80..0x4000 => {
+            [bytes[0], bytes[1]] = [followed(0), (value >> 7) as u8];
+            2
+        }
+        0x4000..0x20_0000 => {
+            [bytes[0], bytes[1], bytes[2]] = [followed(0), followed(7), (value >> 14) as u8];
+            3
+        }
+        // Times, mostly.
+        0x8_0000_0000..0x400_0000_0000 => {
+            let time = [followed(0), followed(7), followed(14), followed(21), followed(28), (value >> 35) as u8];
+            bytes[..time.len()].copy_from_slice(&time);
+            time.len()
+        }
+        _ => {
+            let (varint, len) = varint(value);
+            *bytes = varint;
+            len
+        }
+    }
 }
 
 /// The varint of `value` without a buffer: its bytes and their number.

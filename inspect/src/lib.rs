@@ -51,6 +51,7 @@ mod records;
 mod replay;
 mod snapshot_limit;
 mod summary;
+mod topic_text;
 mod trace_message;
 
 pub use self::error::InspectError;
@@ -64,4 +65,5 @@ pub use self::reader::{LogReader, SALVAGE_FOLDER, SALVAGE_PLAN};
 pub use self::records::RecordLine;
 pub use self::replay::{LoggedRecord, ReplayLimit, ReplayObserver, Replayed, replay};
 pub use self::summary::{EffectsSummary, GroupSummary, StateSummary, TopicSummary};
+pub use self::topic_text::{parse_topic, topic_text};
 pub use self::trace_message::{MessageDelivery, MessageEvent, MessageHistory};

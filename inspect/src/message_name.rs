@@ -5,7 +5,10 @@ use std::str::FromStr;
 
 use driftq_core::types::{NameError, Offset, TopicName};
 
-/// A message, named by its topic and its offset: `topic/offset`. The last slash separates them.
+use crate::topic_text::parse_topic;
+
+/// A message, named by its topic and its offset: `topic/offset`. The last slash separates them. The topic is as in
+/// [`topic_text`](crate::topic_text()).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageName {
     /// The topic.
@@ -38,12 +41,14 @@ impl FromStr for MessageName {
     fn from_str(text: &str) -> Result<Self, MessageNameError> {
         let parts = text.rsplit_once('/').and_then(|(topic, offset)| Some((topic, offset.parse().ok()?)));
         let (topic, offset) = parts.ok_or_else(|| MessageNameError::Form(text.to_owned()))?;
-        Ok(Self { topic: TopicName::new(topic)?, offset: Offset(offset) })
+        Ok(Self { topic: parse_topic(topic)?, offset: Offset(offset) })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use driftq_core::types::TenantId;
+
     use super::*;
 
     #[test]
@@ -55,6 +60,9 @@ mod tests {
         assert_eq!((name.topic.as_str(), name.offset), ("orders/eu", Offset(3)));
         let name: MessageName = "my topic/3".parse().unwrap();
         assert_eq!((name.topic.as_str(), name.to_string().as_str()), ("my topic", "\"my topic\"/3"));
+        let name: MessageName = "#7:orders/17".parse().unwrap();
+        assert_eq!((name.topic.tenant(), name.topic.as_str(), name.offset), (TenantId(7), "orders", Offset(17)));
+        assert_eq!(name.to_string(), "#7:orders/17");
         for text in ["", "orders", "orders/", "orders/x", "orders/-1", "/3", "../3", "a\nb/3"] {
             assert!(text.parse::<MessageName>().is_err(), "{text}");
         }

@@ -8,6 +8,7 @@ use driftq_core::types::{EffectStatus, Escaped, GroupName, Phase, Position, Time
 use serde::Serialize;
 
 use crate::format::grouped;
+use crate::topic_text::topic_text;
 
 /// A state as counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -106,7 +107,7 @@ fn of_topic(state: &State, topic: &Topic, now: Timestamp) -> TopicSummary {
         kept.fold((0, 0), |(messages, bytes), load| (messages + load.messages, bytes + load.bytes));
     let unacked: u64 = topic.partitions().map(|(_, partition)| partition.backlog().messages).sum();
     TopicSummary {
-        topic: topic.name().as_str().to_owned(),
+        topic: topic_text(topic.name()),
         partitions: topic.partition_count(),
         next_offset: topic.next_offset().0,
         kept,

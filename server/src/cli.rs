@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::config::Flags;
+use crate::keys::KeysCommand;
 use crate::rebase::ClockCommand;
 use crate::wal::WalCommand;
 
@@ -21,8 +22,10 @@ Examples:
   driftqd
   driftqd --addr localhost:8080 --data-dir driftq-data
   driftqd -addr 127.0.0.1:8080 -wal driftq-data -max-inflight 100
+  driftqd --memory --chaos seed=42,duplicate=0.2,drop-reply=0.1,restart=0.01
   driftqd config --profile spec
-  driftqd wal verify driftq-data",
+  driftqd wal verify driftq-data
+  driftqd keys create --admin --data-dir driftq-data",
     args_conflicts_with_subcommands = true
 )]
 pub struct Cli {
@@ -46,6 +49,12 @@ pub enum Command {
         /// What to do with the log.
         #[command(subcommand)]
         command: WalCommand,
+    },
+    /// Create, list and revoke keys of a stopped broker
+    Keys {
+        /// What to do.
+        #[command(subcommand)]
+        command: KeysCommand,
     },
     /// Mend wall time that is ahead of the wall clock
     Clock {
@@ -111,7 +120,7 @@ mod tests {
         let command = Cli::command();
         let flags = command.get_arguments().filter(|arg| !arg.is_hide_set());
         let flags: Vec<_> = flags.filter(|arg| !["help", "version"].contains(&arg.get_id().as_str())).collect();
-        assert_eq!(flags.len(), 25);
+        assert_eq!(flags.len(), 37);
         // A variable would empty the log at every restart.
         for flag in flags.into_iter().filter(|flag| flag.get_id() != "reset_wal") {
             let variable = format!("DRIFTQ_{}", flag.get_long().unwrap().to_uppercase().replace('-', "_"));

@@ -6,6 +6,7 @@ use driftq_core::log::MemoryStorage;
 
 use crate::http::request_parsers;
 pub use crate::http::request_parsers::ParsedRequest;
+use crate::tls;
 use crate::wal::{Contents, Loss, WalError, salvage_into};
 
 /// The requests that [`request`] parses, by name.
@@ -25,6 +26,11 @@ pub fn request(number: usize, body: &[u8], query: Option<&str>) -> Result<Parsed
 pub fn batch(acks: bool, lines: &[u8]) -> Vec<Result<Command, u16>> {
     let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.iter().all(u8::is_ascii_whitespace));
     lines.map(|line| request_parsers::parse_line(acks, line).map_err(|error| error.status.as_u16())).collect()
+}
+
+/// Parses the files of `[tls]`: certificates and a private key.
+pub fn tls_files(certificate: &[u8], key: &[u8]) {
+    tls::parse_files(certificate, key);
 }
 
 /// Salvages the log in `from` into a new storage: what is kept and lost, and the new log. `None` if a broker starts on

@@ -177,10 +177,30 @@ pub(crate) fn string(value: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the last hexadecimal digits of a number.
+/// Appends the last hexadecimal digits of a number, at most 16.
 pub(crate) fn hex<const DIGITS: usize>(number: u64, out: &mut Vec<u8>) {
-    let digit = |index| b"0123456789abcdef"[(number >> (4 * (DIGITS - 1 - index))) as usize & 0xf];
-    out.extend_from_slice(&std::array::from_fn::<u8, DIGITS, _>(digit));
+    let (upper, lower) = (hex_digits((number >> 32) as u32), hex_digits(number as u32));
+    match DIGITS.checked_sub(lower.len()) {
+        Some(more) => {
+            out.extend_from_slice(&upper[upper.len() - more..]);
+            out.extend_from_slice(&lower);
+        }
+        None => out.extend_from_slice(&lower[lower.len() - DIGITS..]),
+    }
+}
+
+/// The hexadecimal digits of a number, all at once: each becomes a byte of its own.
+#[inline]
+fn hex_digits(number: u32) -> [u8; 8] {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let spread = u64::from(number);
+    let spread = (spread | spread << 16) & 0x0000_ffff_0000_ffff;
+    let spread = (spread | spread << 8) & 0x00ff_00ff_00ff_00ff;
+    let spread = (spread | spread << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+    // From ten on, six more carry into the next four bits.
+    let is_letter = (spread + ONES * 6) >> 4 & ONES;
+    let hex_after_digits = u64::from(b'a' - b'9' - 1);
+    (spread + ONES * u64::from(b'0') + is_letter * hex_after_digits).to_be_bytes()
 }
 
 /// Bytes of a delivery without metadata, beside its key and value.
@@ -339,6 +359,19 @@ mod tests {
             let mut json = Json::object();
             json.token("t", token);
             assert_eq!(String::from_utf8(json.into_vec()).expect("text"), format!("{{\"t\":\"{token}\"}}"));
+        }
+    }
+
+    #[test]
+    fn hexadecimal_digits_are_those_of_the_formatter() {
+        let numbers = (0..=u8::MAX).map(|byte| u64::from_ne_bytes([byte; 8]));
+        for number in numbers.chain([0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210, 1 << 32, 1]) {
+            let mut out = Vec::new();
+            hex::<16>(number, &mut out);
+            hex::<8>(number, &mut out);
+            hex::<2>(number, &mut out);
+            let expected = format!("{number:016x}{:08x}{:02x}", number as u32, number as u8);
+            assert_eq!(String::from_utf8(out).expect("text"), expected);
         }
     }
 

@@ -6,7 +6,7 @@ use clap::{CommandFactory, Parser};
 use driftq_server::cli::{Cli, Command};
 use driftq_server::config::{Flags, Settings, init_logging, with_double_dashes};
 use driftq_server::signals::Reload;
-use driftq_server::{rebase, report, serve, wal};
+use driftq_server::{keys, memory_broker, rebase, report, serve, tls, wal};
 
 /// Exit code if the broker cannot start.
 const NOT_STARTED: u8 = 1;
@@ -20,12 +20,15 @@ fn main() -> ExitCode {
         Some(Command::Serve(flags)) => run(&flags),
         Some(Command::Config(flags)) => print_settings(&flags),
         Some(Command::Wal { command }) => wal::run(&command),
+        Some(Command::Keys { command }) => keys::run(&command),
         Some(Command::Clock { command }) => rebase::run(&command),
     }
 }
 
 fn load(flags: &Flags) -> Result<Settings, ExitCode> {
-    Settings::load(flags).map_err(|error| fail(&error, USAGE))
+    let settings = Settings::load(flags).map_err(|error| fail(&error, USAGE))?;
+    tls::check(&settings.tls).map_err(|error| fail(&error, USAGE))?;
+    Ok(settings)
 }
 
 fn print_settings(flags: &Flags) -> ExitCode {
@@ -47,7 +50,9 @@ fn run(flags: &Flags) -> ExitCode {
         Ok(log_level) => log_level,
         Err(error) => return fail(&error, USAGE),
     };
-    serve::run(settings, Reload { flags: flags.clone(), log_level }).unwrap_or_else(|error| fail(&error, NOT_STARTED))
+    let reload = Reload { flags: flags.clone(), log_level };
+    let ended = if settings.memory { memory_broker::run(settings, reload) } else { serve::run(settings, reload) };
+    ended.unwrap_or_else(|error| fail(&error, NOT_STARTED))
 }
 
 fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use driftq_core::Pipeline;
 use driftq_core::reply::RouterUse;
-use driftq_core::state::{Partition, Topic};
-use driftq_core::types::{Millis, Now};
+use driftq_core::types::{Millis, Now, Timestamp};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
@@ -19,10 +18,14 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use crate::reactor_figures::ReactorTotals;
-
-/// Most label sets of one gauge; those beyond are left out and counted.
-const SERIES_MAX: usize = 10_000;
+use crate::access::{AuthenticationFailure, Visible};
+use crate::clock::Clock;
+use crate::otlp::ExportFigures;
+use crate::process_memory;
+use crate::reactor_figures::{ReactorFigures, ReactorTotals};
+use crate::request_figures::RequestMetrics;
+use crate::tls::HandshakeFailure;
+use crate::topic_metrics::register_topics;
 
 /// Prefix of every family that the specification does not name.
 const PREFIX: &str = "driftq";
@@ -37,7 +40,7 @@ const ALWAYS_LISTED: [(&str, &str, &str); 5] = [
 ];
 
 /// Every `reason` of `produce_rejected`.
-const REJECT_REASONS: [&str; 12] = [
+const REJECT_REASONS: [&str; 14] = [
     "overloaded",
     "dlq_full",
     "dedupe_full",
@@ -49,10 +52,15 @@ const REJECT_REASONS: [&str; 12] = [
     "not_found",
     "too_large",
     "unavailable",
+    "unauthenticated",
+    "permission_denied",
     "other",
 ];
 
-type Labels<const N: usize> = [(&'static str, String); N];
+/// Every `result` of `tls_reloads`.
+const RELOAD_RESULTS: [&str; 2] = ["ok", "failed"];
+
+pub(crate) type Labels<const N: usize> = [(&'static str, String); N];
 
 /// Metrics of the process.
 pub(crate) struct Metrics {
@@ -70,7 +78,14 @@ pub(crate) struct Metrics {
     snapshot_bytes: Counter,
     connections: Arc<AtomicUsize>,
     connections_refused: Counter,
+    connections_refused_per_address: Counter,
+    authentications_failed: Family<Labels<1>, Counter>,
+    authentications_throttled: Counter,
+    tls_reloads: Family<Labels<1>, Counter>,
+    tls_handshakes_failed: Family<Labels<1>, Counter>,
     recovery: OnceLock<Duration>,
+    /// Wall time at the start of the process.
+    started: Timestamp,
 }
 
 impl Metrics {
@@ -100,6 +115,33 @@ impl Metrics {
         let snapshot_bytes = Counter::default();
         own.register("snapshot_bytes", "Bytes written to snapshots", snapshot_bytes.clone());
         own.register("connections_refused", "Connections refused beyond the limit", connections_refused.clone());
+        let connections_refused_per_address = Counter::default();
+        own.register(
+            "connections_refused_per_address",
+            "Connections refused because their address has too many",
+            connections_refused_per_address.clone(),
+        );
+        let authentications_failed: Family<Labels<1>, Counter> = Family::default();
+        for failure in AuthenticationFailure::ALL {
+            let _ = authentications_failed.get_or_create(&[("reason", failure.reason().to_owned())]);
+        }
+        own.register("authentications_failed", "Requests without a valid key", authentications_failed.clone());
+        let authentications_throttled = Counter::default();
+        own.register(
+            "authentications_throttled",
+            "Failed authentications answered with 429, as their address has too many",
+            authentications_throttled.clone(),
+        );
+        let tls_reloads: Family<Labels<1>, Counter> = Family::default();
+        for result in RELOAD_RESULTS {
+            let _ = tls_reloads.get_or_create(&[("result", result.to_owned())]);
+        }
+        own.register("tls_reloads", "How often the TLS certificate was read again", tls_reloads.clone());
+        let tls_handshakes_failed: Family<Labels<1>, Counter> = Family::default();
+        for failure in HandshakeFailure::ALL {
+            let _ = tls_handshakes_failed.get_or_create(&[("reason", failure.reason().to_owned())]);
+        }
+        own.register("tls_handshakes_failed", "TLS handshakes that failed", tls_handshakes_failed.clone());
         Arc::new(Self {
             specified,
             own,
@@ -113,7 +155,13 @@ impl Metrics {
             snapshot_bytes,
             connections: Arc::default(),
             connections_refused,
+            connections_refused_per_address,
+            authentications_failed,
+            authentications_throttled,
+            tls_reloads,
+            tls_handshakes_failed,
             recovery: OnceLock::new(),
+            started: Clock::system().now().wall,
         })
     }
 
@@ -178,12 +226,42 @@ impl Metrics {
         self.connections_refused.inc();
     }
 
+    /// Counts a connection that was refused because its address has too many.
+    pub(crate) fn count_refused_per_address(&self) {
+        self.connections_refused_per_address.inc();
+    }
+
+    /// Counts a request without a valid key.
+    pub(crate) fn count_failed_authentication(&self, failure: AuthenticationFailure) {
+        self.authentications_failed.get_or_create(&[("reason", failure.reason().to_owned())]).inc();
+    }
+
+    /// Counts one of them that was answered with 429.
+    pub(crate) fn count_throttled_authentication(&self) {
+        self.authentications_throttled.inc();
+    }
+
+    /// Counts an attempt to read the TLS certificate again.
+    pub(crate) fn count_tls_reload(&self, is_ok: bool) {
+        let [ok, failed] = RELOAD_RESULTS;
+        let result = if is_ok { ok } else { failed };
+        self.tls_reloads.get_or_create(&[("result", result.to_owned())]).inc();
+    }
+
+    /// Counts a failed TLS handshake.
+    pub(crate) fn count_failed_handshake(&self, failure: HandshakeFailure) {
+        self.tls_handshakes_failed.get_or_create(&[("reason", failure.reason().to_owned())]).inc();
+    }
+
     /// All metrics, in the OpenMetrics text format; those of the pipeline once the log is recovered.
-    pub(crate) fn render(&self, broker: &BrokerFigures, pipeline: Option<&Pipeline>) -> String {
+    pub(crate) fn render(&self, broker: &BrokerFigures, pipeline: Option<(&Pipeline, &Visible<'_>)>) -> String {
         let (mut specified, mut current) = registries();
         current.register("connections", "Open connections", gauge(self.connections()));
-        current.register("consumer_streams", "Connected streams", gauge(broker.reactors.streams));
-        current.register("awaited_replies", "Requests that wait for the sync", gauge(broker.reactors.pending_replies));
+        current.register_collector(Box::new(RequestMetrics(broker.reactors.clone())));
+        let reactors = broker.reactor_totals();
+        current.register("reactors", "Threads that do HTTP and JSON", gauge(broker.reactors.len()));
+        current.register("consumer_streams", "Connected streams", gauge(reactors.streams));
+        current.register("awaited_replies", "Requests that wait for the sync", gauge(reactors.pending_replies));
         current.register(
             "recovery_seconds",
             "Duration of the last recovery",
@@ -195,6 +273,12 @@ impl Metrics {
             ConstGauge::new(broker.log_busy_for.0 as f64 / 1_000.0),
         );
         current.register("ready", "Whether commands are accepted", gauge(broker.is_ready.into()));
+        register_process(broker, &mut current);
+        current.register(
+            "start_time_seconds",
+            "Wall time at the start of the process, since 1970",
+            ConstGauge::new(self.started.0 as f64 / 1_000.0),
+        );
         let memory = &broker.memory;
         current.register("body_bytes", "Bytes of unfinished request bodies", gauge(memory.body_bytes));
         current.register(
@@ -203,15 +287,11 @@ impl Metrics {
             ConstCounter::new(memory.bodies_refused),
         );
         current.register("unsent_bytes", "Bytes of responses that clients have not read", gauge(memory.unsent_bytes));
-        current.register(
-            "stream_bytes",
-            "Bytes of deliveries not yet taken by a stream",
-            gauge(broker.reactors.stream_bytes),
-        );
+        current.register("stream_bytes", "Bytes of deliveries not yet taken by a stream", gauge(reactors.stream_bytes));
         current.register(
             "deliveries_refused",
             "Deliveries withdrawn because those not yet taken have too many bytes",
-            ConstCounter::new(broker.reactors.deliveries_refused),
+            ConstCounter::new(reactors.deliveries_refused),
         );
         current.register(
             "answers_refused",
@@ -223,22 +303,34 @@ impl Metrics {
             "Connections closed because their clients did not read",
             ConstCounter::new(memory.slow_readers_closed),
         );
-        if let Some(pipeline) = pipeline {
-            register_broker(pipeline, &mut specified, &mut current);
+        if let Some(tls) = &broker.tls {
+            current.register("tls_handshakes", "TLS handshakes in progress", gauge(tls.handshakes));
+            current.register(
+                "tls_certificate_expires_timestamp_seconds",
+                "When the TLS certificate expires, in seconds since 1970",
+                ConstGauge::new(tls.expires_at),
+            );
+        }
+        if let Some(export) = &broker.export {
+            export.register(&mut current);
+        }
+        if let Some((pipeline, visible)) = pipeline {
+            register_broker(pipeline, &mut current);
             current.register(
                 "clock_ahead_seconds",
                 "How far wall time in the broker is ahead of the wall clock",
                 ConstGauge::new(pipeline.broker().clock_ahead_ms(broker.now).max(0) as f64 / 1_000.0),
             );
-            register_groups(pipeline, &mut specified, &mut current);
-            register_dlq_depths(pipeline, &mut current);
+            register_topics(pipeline, visible, &mut specified, &mut current);
         }
-        let mut text = String::new();
-        let mut registries = [&self.specified, &specified, &self.own, &current].into_iter();
-        let written = registries.try_for_each(|registry| encode_registry(&mut text, registry));
-        let written = written.and_then(|()| list_absent(&mut text)).and_then(|()| encode_eof(&mut text));
-        written.expect("writing to memory does not fail");
-        text
+        encode(&[&self.specified, &specified, &self.own, &current])
+    }
+
+    /// The metrics of the topics that are visible, and nothing of the process.
+    pub(crate) fn render_topics(pipeline: &Pipeline, visible: &Visible<'_>) -> String {
+        let (mut specified, mut current) = registries();
+        register_topics(pipeline, visible, &mut specified, &mut current);
+        encode(&[&specified, &current])
     }
 }
 
@@ -257,19 +349,42 @@ pub(crate) struct MemoryFigures {
     pub(crate) slow_readers_closed: u64,
 }
 
-/// The broker's side of [`Metrics::render`].
+/// TLS of the listen address.
 #[derive(Clone, Copy, Debug)]
+pub(crate) struct TlsFigures {
+    /// Handshakes in progress.
+    pub(crate) handshakes: usize,
+    /// When the certificate expires, in seconds since 1970.
+    pub(crate) expires_at: i64,
+}
+
+/// The broker's side of [`Metrics::render`].
+#[derive(Clone, Debug)]
 pub(crate) struct BrokerFigures {
-    /// What the reactors have under way.
-    pub(crate) reactors: ReactorTotals,
+    /// What the reactors have under way and have done.
+    pub(crate) reactors: Vec<Arc<ReactorFigures>>,
     /// Whether commands are accepted.
     pub(crate) is_ready: bool,
     /// How long the log job in progress has been under way.
     pub(crate) log_busy_for: Millis,
     /// Memory of requests and responses in progress.
     pub(crate) memory: MemoryFigures,
+    /// The bounds of kinds of memory: metrics without the prefix, and bytes.
+    pub(crate) memory_bounds: [(&'static str, u64); 4],
+    /// Room on the file system of the data folder; `None` if it is not known.
+    pub(crate) disk_free_bytes: Option<u64>,
+    /// TLS, if connections use it.
+    pub(crate) tls: Option<TlsFigures>,
+    /// What was exported over OTLP, if anything is.
+    pub(crate) export: Option<Arc<ExportFigures>>,
     /// The clocks of the machine.
     pub(crate) now: Now,
+}
+
+impl BrokerFigures {
+    fn reactor_totals(&self) -> ReactorTotals {
+        ReactorTotals::sum(self.reactors.iter().map(|figures| &**figures))
+    }
 }
 
 /// Registries without and with [`PREFIX`].
@@ -277,8 +392,21 @@ fn registries() -> (Registry, Registry) {
     (Registry::default(), Registry::with_prefix(PREFIX))
 }
 
-fn gauge(value: usize) -> ConstGauge<i64> {
+pub(crate) fn gauge(value: usize) -> ConstGauge<i64> {
     ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+fn gauge_u64(value: u64) -> ConstGauge<i64> {
+    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+/// The text of all families, with those that have no series.
+fn encode(registries: &[&Registry]) -> String {
+    let mut text = String::new();
+    let written = registries.iter().try_for_each(|registry| encode_registry(&mut text, registry));
+    let written = written.and_then(|()| list_absent(&mut text)).and_then(|()| encode_eof(&mut text));
+    written.expect("writing to memory does not fail");
+    text
 }
 
 /// Writes the help and type of families that have no series.
@@ -310,8 +438,28 @@ pub(crate) fn to_prometheus(open_metrics: &str) -> String {
     text
 }
 
+/// Registers what concerns the process and the machine.
+fn register_process(broker: &BrokerFigures, registry: &mut Registry) {
+    let build: Family<Labels<2>, Gauge> = Family::default();
+    let labels = [("version", env!("CARGO_PKG_VERSION").to_owned()), ("commit", env!("DRIFTQ_COMMIT").to_owned())];
+    build.get_or_create(&labels).set(1);
+    registry.register("build_info", "Always 1; version and commit of the program", build);
+    for (name, bytes) in broker.memory_bounds {
+        registry.register(name, "The bound on this kind of memory", gauge_u64(bytes));
+    }
+    for (name, help, bytes) in [
+        ("resident_bytes", "Memory of the process that is resident", process_memory::resident()),
+        ("memory_available_bytes", "Memory that the process may use", process_memory::available()),
+        ("disk_free_bytes", "Room on the file system of the data folder", broker.disk_free_bytes),
+    ] {
+        if let Some(bytes) = bytes {
+            registry.register(name, help, gauge_u64(bytes));
+        }
+    }
+}
+
 /// Registers the broker's counters and the sizes of its stores.
-fn register_broker(pipeline: &Pipeline, specified: &mut Registry, registry: &mut Registry) {
+fn register_broker(pipeline: &Pipeline, registry: &mut Registry) {
     let counters = pipeline.broker().counters();
     for (name, help, value) in [
         ("messages_produced", "Messages stored by produces", counters.produced),
@@ -385,57 +533,6 @@ fn register_broker(pipeline: &Pipeline, specified: &mut Registry, registry: &mut
     registry.register("idempotency_records", "Effects in the idempotency store", gauge(state.store().len()));
     registry.register("completions_kept", "Responses of completed steps kept", gauge(state.completions().len()));
     registry.register("winners_kept", "Winners of messages remembered", gauge(state.winners().len()));
-    let dead: Family<Labels<2>, Counter> = Family::default();
-    for ((topic, reason), count) in pipeline.broker().dead_lettered() {
-        dead.get_or_create(&[("topic", topic.as_str().to_owned()), ("reason", reason.as_str().to_owned())])
-            .inc_by(*count);
-    }
-    specified.register("dlq_messages", "Messages that became dead letters", dead);
-}
-
-/// Registers in-flight messages and lag per topic, group and partition.
-fn register_groups(pipeline: &Pipeline, specified: &mut Registry, registry: &mut Registry) {
-    let in_flight: Family<Labels<3>, Gauge> = Family::default();
-    let lag: Family<Labels<3>, Gauge> = Family::default();
-    let (mut series, mut left_out) = (0, 0);
-    for topic in pipeline.state().topics() {
-        for group in topic.groups() {
-            let partition_count = topic.partition_count() as usize;
-            if series + partition_count > SERIES_MAX {
-                left_out += partition_count;
-                continue;
-            }
-            for (id, progress) in group.partitions() {
-                series += 1;
-                let labels = [
-                    ("topic", topic.name().as_str().to_owned()),
-                    ("group", group.name().as_str().to_owned()),
-                    ("partition", id.to_string()),
-                ];
-                let next = topic.partition(id).map(Partition::next_position).unwrap_or_default();
-                let unacked = i64::try_from(progress.acked().unacked_before(next)).unwrap_or(i64::MAX);
-                in_flight.get_or_create(&labels).set(i64::from(progress.in_flight()));
-                lag.get_or_create(&labels).set(unacked);
-            }
-        }
-    }
-    specified.register("inflight_messages", "Messages delivered and not yet settled", in_flight);
-    specified.register("consumer_lag", "Messages a group has not acked", lag);
-    registry.register("series_left_out", "Groups times partitions without series of their own", gauge(left_out));
-}
-
-/// Registers the depth of every dead-letter topic, by the topic whose dead letters it has.
-fn register_dlq_depths(pipeline: &Pipeline, registry: &mut Registry) {
-    let depths: Family<Labels<1>, Gauge> = Family::default();
-    let state = pipeline.state();
-    let dead_letters = |topic: &Topic| topic.dead_letters().and_then(|id| state.topic(id));
-    let sources = state.topics().filter_map(|topic| Some((topic.name(), dead_letters(topic)?)));
-    for (source, dead_letters) in sources.take(SERIES_MAX) {
-        let depth: u64 = dead_letters.partitions().map(|(_, partition)| partition.backlog().messages).sum();
-        let labels = [("topic", source.as_str().to_owned())];
-        depths.get_or_create(&labels).set(i64::try_from(depth).unwrap_or(i64::MAX));
-    }
-    registry.register("dlq_messages", "Dead letters that are not yet acked", depths);
 }
 
 /// Counts an open connection until dropped.

@@ -17,6 +17,7 @@ mod tests {
     use serde_json::{Map, Value};
 
     use super::*;
+    use crate::endpoint::{Endpoint, Permission};
 
     const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 
@@ -58,7 +59,17 @@ mod tests {
         ("patch", "/v1/topics/{topic}"),
         ("get", "/v1/version"),
         ("get", "/v1/digest"),
+        ("get", "/v1/chaos"),
         ("get", "/v1/config"),
+        ("get", "/v1/keys"),
+        ("post", "/v1/keys"),
+        ("delete", "/v1/keys"),
+        ("delete", "/v1/keys/{id}"),
+        ("post", "/v1/keys/bind"),
+        ("get", "/v1/tenants"),
+        ("post", "/v1/tenants"),
+        ("delete", "/v1/tenants"),
+        ("get", "/v1/audit"),
     ];
 
     fn parsed() -> Value {
@@ -116,7 +127,9 @@ mod tests {
                 used.insert(pointer.to_owned());
             }
         });
-        for (kind, components) in document["components"].as_object().unwrap() {
+        let components = document["components"].as_object().unwrap().iter();
+        // Security schemes are used by their names.
+        for (kind, components) in components.filter(|(kind, _)| *kind != "securitySchemes") {
             for name in components.as_object().unwrap().keys() {
                 assert!(used.contains(&format!("/components/{kind}/{name}")), "{kind}/{name} is unused");
             }
@@ -141,6 +154,29 @@ mod tests {
                     response.get("$ref").is_some() || response["description"].is_string(),
                     "{method} {path} {status}"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn every_operation_has_the_permission_of_its_route() {
+        let document = parsed();
+        assert_eq!(document["security"], serde_json::json!([{ "key": [] }]));
+        assert!(document["components"]["securitySchemes"]["key"].is_object());
+        let endpoints = Endpoint::ALL.iter().filter(|endpoint| **endpoint != Endpoint::Unknown);
+        for endpoint in endpoints {
+            let operation = &document["paths"][endpoint.path()][endpoint.method().to_ascii_lowercase()];
+            let name = format!("{} {}", endpoint.method(), endpoint.path());
+            let permission = match endpoint.permission() {
+                Permission::Open => "open",
+                Permission::AnyKey => "key",
+                Permission::Verb(verb) => verb.as_str(),
+            };
+            assert_eq!(operation["x-permission"], permission, "{name}");
+            let is_open = endpoint.permission() == Permission::Open;
+            assert_eq!(operation.get("security").is_some(), is_open, "{name}");
+            for status in ["401", "403"] {
+                assert_eq!(operation["responses"].get(status).is_some(), !is_open, "{name}: {status}");
             }
         }
     }

@@ -17,6 +17,16 @@ fn available_by(read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     limits.chain(total).min()
 }
 
+/// The bytes of the process that are resident; `None` if the system does not say.
+pub(crate) fn resident() -> Option<u64> {
+    resident_of(&std::fs::read_to_string("/proc/self/status").ok()?)
+}
+
+/// `VmRSS` in bytes.
+fn resident_of(status: &str) -> Option<u64> {
+    kibibytes(status, "VmRSS:")
+}
+
 /// The least limit of a control group, given as `ID:CONTROLLERS:PATH`, and of those above it.
 fn limit_of(line: &str, read: &impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let mut fields = line.splitn(3, ':').skip(1);
@@ -34,7 +44,12 @@ fn limit_of(line: &str, read: &impl Fn(&Path) -> Option<String>) -> Option<u64> 
 
 /// `MemTotal` in bytes.
 fn total_of(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    kibibytes(meminfo, "MemTotal:")
+}
+
+/// The number behind `name`, which the kernel gives in KiB, in bytes.
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
 }
@@ -76,6 +91,12 @@ mod tests {
         let none = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
         assert_eq!(available(&[TOTAL, group, limited, none]), Some(4_096_000));
         assert_eq!(available(&[TOTAL, group, none]), Some(16_000 * 1024));
+    }
+
+    #[test]
+    fn resident_bytes_are_those_of_the_process() {
+        assert_eq!(resident_of("Name:\tdriftqd\nVmRSS:\t    2048 kB\nRssAnon:\t 1 kB\n"), Some(2_048 * 1024));
+        assert_eq!(resident_of("Name:\tdriftqd\n"), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use driftq_core::types::Principal;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
@@ -15,7 +16,8 @@ use tokio::task::LocalSet;
 use crate::config::Settings;
 use crate::driver::{Driver, DriverParts};
 use crate::http::connection::{Stop, listen};
-use crate::http::{Api, Service, Shared};
+use crate::http::{Api, Service, Shared, render_metrics};
+use crate::otlp::Recorder;
 
 /// Connections that wait to be accepted; the system may limit it further (`net.core.somaxconn`).
 const LISTEN_BACKLOG: u32 = 4_096;
@@ -44,6 +46,7 @@ pub(crate) struct ReactorParts {
 /// A reactor that accepts connections on the current thread.
 pub(crate) struct Reactor {
     pub(crate) driver: Rc<Driver>,
+    api: Rc<Api>,
     stop: Rc<Stop>,
     listening: tokio::task::JoinHandle<()>,
 }
@@ -56,13 +59,28 @@ impl Reactor {
     pub(crate) fn start(parts: ReactorParts) -> std::io::Result<Self> {
         let ReactorParts { listener, settings, shared, driver, request_id_seed } = parts;
         let listener = TcpListener::from_std(listener)?;
+        let figures = Arc::clone(&driver.figures);
         let driver = Driver::new(driver);
-        let api = Api::new(Rc::clone(&driver), settings, shared);
+        let api = Api::new(Rc::clone(&driver), settings, shared, request_id_seed.rotate_left(32));
         let stop = Rc::new(Stop::default());
-        let service = Service::new(api, request_id_seed);
+        let service = Service::new(Rc::clone(&api), request_id_seed, figures);
         let listening = tokio::task::spawn_local(listen(listener, service, Rc::clone(&stop)));
         tokio::task::spawn_local(Rc::clone(&driver).run());
-        Ok(Self { driver, stop, listening })
+        Ok(Self { driver, api, stop, listening })
+    }
+
+    /// Passes the metrics of the process to the export again and again, until the [`LocalSet`] is dropped.
+    pub(crate) fn export_metrics(&self, recorder: Arc<Recorder>) {
+        let api = Rc::clone(&self.api);
+        tokio::task::spawn_local(async move {
+            loop {
+                tokio::time::sleep(recorder.interval()).await;
+                // What the program itself asks for is not refused.
+                if let Ok(metrics) = render_metrics(&api, Principal::Trusted).await {
+                    recorder.metrics(metrics);
+                }
+            }
+        });
     }
 
     /// Accepts nothing more. Each connection is closed after its current request.

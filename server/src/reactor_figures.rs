@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::request_figures::RequestFigures;
+
 /// Written by one reactor, read by all.
 #[derive(Debug, Default)]
 pub(crate) struct ReactorFigures {
@@ -9,6 +11,8 @@ pub(crate) struct ReactorFigures {
     streams: AtomicUsize,
     stream_bytes: AtomicUsize,
     deliveries_refused: AtomicU64,
+    /// The requests that it has answered.
+    pub(crate) requests: RequestFigures,
 }
 
 /// The figures of all reactors together.

@@ -1,5 +1,7 @@
 //! Timestamps in the API: RFC 3339, written in UTC with milliseconds.
 
+use std::cell::Cell;
+
 use driftq_core::types::Timestamp;
 
 #[cfg(test)]
@@ -16,17 +18,30 @@ const LAST_MS: i64 = 253_402_300_799_999;
 /// Appends a timestamp. One after the year 9999 is written as the last millisecond of it.
 pub(crate) fn write(at: Timestamp, out: &mut Vec<u8>) {
     let at = i64::try_from(at.0).unwrap_or(LAST_MS).min(LAST_MS);
-    let (year, month, day) = date_of(at / DAY_MS);
     let time = at % DAY_MS / SECOND_MS;
     let mut text = *b"0000-00-00T00:00:00.000Z";
-    set_digits(&mut text[..4], year);
-    set_digits(&mut text[5..7], month);
-    set_digits(&mut text[8..10], day);
+    text[..10].copy_from_slice(&date_text(at / DAY_MS));
     set_digits(&mut text[11..13], time / 3_600);
     set_digits(&mut text[14..16], time / 60 % 60);
     set_digits(&mut text[17..19], time % 60);
     set_digits(&mut text[20..23], at % SECOND_MS);
     out.extend_from_slice(&text);
+}
+
+/// A day since 1970 as text, `0000-00-00`. The timestamps that a thread writes mostly are of the same day.
+fn date_text(days: i64) -> [u8; 10] {
+    thread_local! {
+        static LAST: Cell<(i64, [u8; 10])> = const { Cell::new((0, *b"1970-01-01")) };
+    }
+    let (last_days, mut text) = LAST.get();
+    if last_days != days {
+        let (year, month, day) = date_of(days);
+        set_digits(&mut text[..4], year);
+        set_digits(&mut text[5..7], month);
+        set_digits(&mut text[8..], day);
+        LAST.set((days, text));
+    }
+    text
 }
 
 /// A timestamp as text.

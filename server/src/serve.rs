@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -21,17 +22,22 @@ use driftq_files::{DataFolder, FileStorage, FolderError, Prepare, VolatileStorag
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::LocalSet;
 
+pub use crate::access::AdminKeyError;
+use crate::access::ensure_admin_key;
 use crate::clock::Clock;
-use crate::config::Settings;
+use crate::config::{AuthSettings, ConfigError, Settings};
 use crate::descriptors;
 use crate::driver::{
     BrokerStatus, Crossing, Disk, DriverParts, IoThreads, RemoteSequencer, Sequencer, SequencerSignal, SequencerThread,
     Use, Wake,
 };
 use crate::http::Shared;
+use crate::memory_log::MemoryLog;
 use crate::metrics::Metrics;
+use crate::otlp::Export;
 use crate::reactor::{self, Phase, Reactor, ReactorParts};
 use crate::signals::{Reload, Signals};
+use crate::tls::{Tls, TlsError};
 use crate::wal;
 
 /// Wall time further ahead of the wall clock than this is warned of at the start, in milliseconds.
@@ -42,6 +48,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(400);
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(400);
 /// How long the last responses may take to reach their sockets.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(50);
+/// How long the last spans may take to be exported.
+const EXPORT_TIMEOUT: Duration = Duration::from_millis(100);
 /// Interval at which shutdown checks its conditions.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Bytes of the first segment that are written with zeros before the broker is ready.
@@ -70,6 +78,18 @@ pub enum ServeError {
     /// The log cannot be recovered or created.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// A file of TLS cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The key of `auth.admin_key_file` cannot be used.
+    #[error(transparent)]
+    AdminKey(#[from] AdminKeyError),
+    /// The address must not be listened on without keys, and the log has none.
+    #[error(transparent)]
+    Exposed(ConfigError),
+    /// A broker in memory ended by itself; the text is its reason.
+    #[error("{0}")]
+    Ended(String),
     /// A thread, a random number or the runtime is not available.
     #[error("cannot start: {0}")]
     System(#[from] std::io::Error),
@@ -123,6 +143,17 @@ fn run_on<S>(settings: Settings, reload: Option<Reload>, wrap: fn(FileStorage) -
 where
     S: Storage + Send + 'static,
 {
+    assert!(!settings.memory, "a broker in memory is run by `memory_broker`");
+    run_with_signals(settings, reload, async |settings, signals| serve(settings, signals, wrap).await)
+}
+
+/// Runs `serve` on a runtime of this thread, with the signals of the process, and with as many connections as there are
+/// descriptors for.
+pub(crate) fn run_with_signals(
+    settings: Settings,
+    reload: Option<Reload>,
+    serve: impl AsyncFnOnce(Settings, Signals) -> Result<(), ServeError>,
+) -> Result<ExitCode, ServeError> {
     let loaded = settings.clone();
     let settings = descriptors::fit(settings);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -131,15 +162,15 @@ where
     let result = local.block_on(&runtime, async {
         // First of all, so that no signal but the first two ends the process.
         let signals = Signals::register(loaded, reload)?;
-        serve(settings, signals, wrap).await
+        serve(settings, signals).await
     });
     // Cancels the tasks that still run; their time is up.
     drop(local);
     runtime.shutdown_background();
-    result.map_err(ServeError::with_advice)
+    result.map(|()| ExitCode::SUCCESS).map_err(ServeError::with_advice)
 }
 
-async fn serve<S>(settings: Settings, mut signals: Signals, wrap: fn(FileStorage) -> S) -> Result<ExitCode, ServeError>
+async fn serve<S>(settings: Settings, mut signals: Signals, wrap: fn(FileStorage) -> S) -> Result<(), ServeError>
 where
     S: Storage + Send + 'static,
 {
@@ -149,19 +180,68 @@ where
     let (bound, listeners) =
         reactor::bind(addr, settings.http.reactors).map_err(|error| ServeError::Listen { addr, error })?;
     let settings = Settings { addr: bound, ..settings };
-    let mut reactors = Reactors::start(&settings, listeners)?;
-    // The one line of a start. The address ends it, so that scripts find it easily.
-    let log = if settings.wal { format!("data folder {}", settings.data_dir.display()) } else { "no log".to_owned() };
-    tracing::info!("driftqd {}, {log}, listening on http://{bound}", env!("CARGO_PKG_VERSION"));
+    announce(&settings);
+    let hangups = signals.hangups();
+    let stop = async {
+        signals.stop().await;
+        End::Stop
+    };
+    run_until(stop, &settings, (listeners, hangups), source, wrap, || {}).await.map(drop)
+}
 
+/// The one line of a start. The address ends it, so that scripts find it easily.
+pub(crate) fn announce(settings: &Settings) {
+    let log = match settings {
+        Settings { wal: true, data_dir, .. } => format!("data folder {}", data_dir.display()),
+        Settings { chaos: Some(chaos), .. } => format!("log in memory, chaos with seed {}", chaos.seed),
+        Settings { memory: true, .. } => "log in memory".to_owned(),
+        _ => "no log".to_owned(),
+    };
+    let (version, scheme, addr) = (env!("CARGO_PKG_VERSION"), settings.scheme(), settings.addr);
+    tracing::info!("driftqd {version}, {log}, listening on {scheme}://{addr}");
+}
+
+/// How a broker ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Accepted requests get their responses, and the log its footer.
+    Stop,
+    /// At once, as by `kill -9`. What still runs on this thread is to be dropped by the caller.
+    Crash,
+}
+
+/// Recovers the log and serves until `end` resolves, which it returns; `on_ready` is called once commands are accepted.
+/// Each notification of `hangups` reloads the TLS certificate.
+/// To be called within a [`LocalSet`].
+pub(crate) async fn run_until<S>(
+    end: impl Future<Output = End>,
+    settings: &Settings,
+    (listeners, hangups): (Vec<std::net::TcpListener>, Arc<Notify>),
+    source: LogSource,
+    wrap: fn(FileStorage) -> S,
+    on_ready: impl FnOnce(),
+) -> Result<End, ServeError>
+where
+    S: Storage + Send + 'static,
+{
+    let mut end = pin!(end);
+    let mut reactors = Reactors::start(settings, listeners, hangups)?;
     let began = Instant::now();
-    let recovery = source.recover(&settings, reactors.clock.now(), wrap)?;
+    let recovery = source.recover(settings, reactors.clock.now(), wrap)?;
     let recovered = tokio::select! {
         recovered = recovery => recovered.expect("the recovery thread sends its result")?,
-        () = signals.stop() => return Ok(ExitCode::SUCCESS),
+        end = &mut end => {
+            reactors.abandon();
+            return Ok(end);
+        }
     };
     reactors.shared.metrics.set_recovery(began.elapsed());
     recovered.log_summary(began.elapsed());
+    let has_keys = !recovered.pipeline.state().access().keys().is_empty();
+    if let Err(error) = settings.check_exposure(has_keys) {
+        reactors.abandon();
+        return Err(ServeError::Exposed(error));
+    }
     let disk = match recovered.storage {
         RecoveredStorage::Files(storage) => {
             let open = |purpose| match purpose {
@@ -171,16 +251,25 @@ where
             Disk::Threads(IoThreads::start(open, &reactors.sequencer_wake)?)
         }
         RecoveredStorage::Volatile(storage) => Disk::Volatile(storage),
+        RecoveredStorage::Memory(log) => Disk::Threads(IoThreads::start(|_| log.clone(), &reactors.sequencer_wake)?),
     };
     warn_of_clock_ahead(recovered.pipeline.broker().clock_ahead_ms(reactors.clock.now()));
     let _sequencer = reactors.start_sequencer(recovered.pipeline, disk)?;
+    // The thread of the sequencer may not have begun yet.
+    wait_until(CLOSE_TIMEOUT, || reactors.status.unready().is_none()).await;
     tracing::debug!("ready");
+    on_ready();
 
-    signals.stop().await;
-    tracing::info!("stopping");
-    reactors.shut_down().await;
-    tracing::info!("stopped");
-    Ok(ExitCode::SUCCESS)
+    let end = end.await;
+    match end {
+        End::Crash => reactors.abandon(),
+        End::Stop => {
+            tracing::info!("stopping");
+            reactors.shut_down().await;
+            tracing::info!("stopped");
+        }
+    }
+    Ok(end)
 }
 
 /// The reactors of the process, the first of which is this thread's.
@@ -197,16 +286,30 @@ struct Reactors {
     /// The ways to the sequencer's thread; empty if there is one reactor, which drives the broker itself.
     crossings: Arc<[Arc<Crossing>]>,
     signal: Arc<SequencerSignal>,
+    /// Sends spans and metrics; `None` if nothing is exported.
+    export: Option<Export>,
 }
 
 impl Reactors {
     /// Starts a reactor for each listener.
-    fn start(settings: &Settings, listeners: Vec<std::net::TcpListener>) -> Result<Self, ServeError> {
+    fn start(
+        settings: &Settings,
+        listeners: Vec<std::net::TcpListener>,
+        hangups: Arc<Notify>,
+    ) -> Result<Self, ServeError> {
         let count = listeners.len();
         let (clock, status, signal) = (Clock::system(), Arc::new(BrokerStatus::default()), Arc::default());
-        let shared = Shared::new(settings, Metrics::new(), count);
+        let tls = Tls::load(&settings.tls)?;
+        let export = Export::start(&settings.otlp, fresh_log_id()?.0)?;
+        let recorder = export.as_ref().map(|export| Arc::clone(&export.recorder));
+        let shared = Shared::new(settings, Metrics::new(), tls.clone(), recorder, count);
+        if let Some(tls) = tls {
+            tokio::task::spawn_local(tls.follow_files(Arc::clone(&shared.metrics), hangups));
+        }
         let wakes: Vec<_> = (0..count).map(|_| Arc::new(Notify::new())).collect();
-        let crossing = |wake: &Arc<Notify>| Crossing::new(Arc::clone(wake));
+        // Deliveries that cross have one half, what streams have not taken the other.
+        let stream_bytes_max = settings.http.stream_bytes_max() / if count > 1 { 2 * count } else { 1 };
+        let crossing = |wake: &Arc<Notify>| Crossing::new(Arc::clone(wake), stream_bytes_max);
         let crossings: Arc<[_]> = if count > 1 { wakes.iter().map(crossing).collect() } else { Vec::new().into() };
         let sequencer_wake = match &wakes[..] {
             [only] => Wake::Reactor(Arc::clone(only)),
@@ -227,7 +330,7 @@ impl Reactors {
                     status: Arc::clone(&status),
                     figures: Arc::clone(&shared.reactors[index]),
                     wake,
-                    stream_bytes_max: settings.http.stream_bytes_max() / count,
+                    stream_bytes_max,
                     sequencer: (count > 1).then(remote),
                 },
                 request_id_seed: u64::from_le_bytes(fresh_log_id()?.0[..8].try_into().expect("eight of sixteen bytes")),
@@ -238,7 +341,10 @@ impl Reactors {
             }
         }
         let first = first.expect("there is at least one listener");
-        Ok(Self { clock, status, shared, first, others, phase, sequencer_wake, crossings, signal })
+        if let Some(export) = &export {
+            first.export_metrics(Arc::clone(&export.recorder));
+        }
+        Ok(Self { clock, status, shared, first, others, phase, sequencer_wake, crossings, signal, export })
     }
 
     /// Starts to accept commands, over a recovered log. The thread that decides them ends when it is dropped.
@@ -251,6 +357,16 @@ impl Reactors {
         }
         let (crossings, signal) = (self.crossings.to_vec(), Arc::clone(&self.signal));
         Ok(Some(SequencerThread::start(sequencer, self.clock.clone(), status, crossings, signal)?))
+    }
+
+    /// Ends the other reactors at once. Whatever they do until then is dropped with them.
+    fn abandon(self) {
+        self.phase.send_replace(Phase::Ended);
+        self.status.drain();
+        for reactor in self.others {
+            // It has no more to do than to drop its connections.
+            let _ = reactor.join();
+        }
     }
 
     /// Waits for pending responses and closes the log, each within its timeout.
@@ -271,6 +387,10 @@ impl Reactors {
         wait_until(FLUSH_TIMEOUT, || self.shared.metrics.connections() == 0).await;
         self.phase.send_replace(Phase::Ended);
         wait_until(FLUSH_TIMEOUT, || self.others.iter().all(JoinHandle::is_finished)).await;
+        if let Some(export) = &self.export {
+            export.end();
+            wait_until(EXPORT_TIMEOUT, || export.has_ended()).await;
+        }
     }
 }
 
@@ -298,8 +418,9 @@ async fn wait_until(limit: Duration, condition: impl Fn() -> bool) -> bool {
 }
 
 /// Where the log is recovered from.
-enum LogSource {
+pub(crate) enum LogSource {
     Folder(FileStorage),
+    Memory(MemoryLog),
     /// No log on disk.
     Nothing,
 }
@@ -316,6 +437,8 @@ enum RecoveredStorage {
     Files(FileStorage),
     /// Memory, without a log on disk.
     Volatile(VolatileStorage),
+    /// Memory, from which the process can recover.
+    Memory(MemoryLog),
 }
 
 type RecoveryResult = Result<RecoveredLog, ServeError>;
@@ -346,34 +469,61 @@ impl LogSource {
         wrap: fn(FileStorage) -> S,
     ) -> Result<oneshot::Receiver<RecoveryResult>, ServeError> {
         let (send, result) = oneshot::channel();
-        let config = settings.pipeline();
+        let (config, auth) = (settings.pipeline(), settings.auth.clone());
         let work = move || {
             // The receiver is gone if the process is stopping.
-            let _ = send.send(self.open(config, now, wrap));
+            let _ = send.send(self.open(config, &auth, now, wrap));
         };
         std::thread::Builder::new().name("driftq-recovery".into()).spawn(work)?;
         Ok(result)
     }
 
-    fn open<S: Storage>(self, config: PipelineConfig, now: Now, wrap: fn(FileStorage) -> S) -> RecoveryResult {
+    fn open<S: Storage>(
+        self,
+        config: PipelineConfig,
+        auth: &AuthSettings,
+        now: Now,
+        wrap: fn(FileStorage) -> S,
+    ) -> RecoveryResult {
         let new_log = Some(fresh_log_id()?);
         match self {
             Self::Nothing => {
                 let mut storage = VolatileStorage::default();
-                let (pipeline, recovered) =
+                let (mut pipeline, recovered) =
                     OpenOptions::new().config(config).create(new_log).open(&mut storage, now)?;
+                ensure_keys(auth, &mut pipeline, &mut storage, now)?;
                 Ok(RecoveredLog { pipeline, recovered, storage: RecoveredStorage::Volatile(storage) })
+            }
+            Self::Memory(mut log) => {
+                let (mut pipeline, recovered) =
+                    OpenOptions::new().config(config).create(new_log).open(&mut log, now)?;
+                ensure_keys(auth, &mut pipeline, &mut log, now)?;
+                Ok(RecoveredLog { pipeline, recovered, storage: RecoveredStorage::Memory(log) })
             }
             Self::Folder(storage) => {
                 // The broker is not ready before its first segment is, so only the beginning of that is written with
                 // zeros.
-                let (pipeline, recovered) = descriptors::open_log(|| {
+                let (mut pipeline, recovered) = descriptors::open_log(|| {
                     let mut first = wrap(storage.clone().with_prepare(Prepare::ZerosThenReserve(FIRST_ZEROS_BYTES)));
                     OpenOptions::new().config(config.clone()).create(new_log).open(&mut first, now)
                 })?;
+                ensure_keys(auth, &mut pipeline, &mut wrap(storage.clone()), now)?;
                 Ok(RecoveredLog { pipeline, recovered, storage: RecoveredStorage::Files(storage) })
             }
         }
+    }
+}
+
+/// Creates the keys that the settings give, before anyone can do without.
+fn ensure_keys(
+    auth: &AuthSettings,
+    pipeline: &mut Pipeline,
+    storage: &mut impl Storage,
+    now: Now,
+) -> Result<(), AdminKeyError> {
+    match &auth.admin_key_file {
+        Some(path) => ensure_admin_key(path, pipeline, storage, now),
+        None => Ok(()),
     }
 }
 

@@ -1,11 +1,14 @@
 //! Signals: SIGTERM and SIGINT stop the broker, SIGHUP reloads what can be reloaded, SIGUSR1 and SIGUSR2 do nothing.
 
+use std::sync::Arc;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 
 use crate::config::{Flags, LogLevel, Settings};
 
-/// What SIGHUP reloads: the log level, from the configuration file. Flags and variables that set it still override the
-/// file.
+/// What SIGHUP reloads beside TLS certificates: the log level, from the configuration file. Flags and variables that
+/// set it still override the file.
 #[derive(Debug)]
 pub struct Reload {
     /// The flags and variables of the process.
@@ -39,6 +42,8 @@ pub(crate) struct Signals {
     /// Registered, which replaces their default of ending the process.
     _ignored: [Signal; 2],
     reload: Option<Reload>,
+    /// Notified on SIGHUP, for what reloads its own files.
+    hangups: Arc<Notify>,
     /// The settings as loaded and reloaded.
     in_force: Settings,
 }
@@ -52,8 +57,14 @@ impl Signals {
             hangup: signal(SignalKind::hangup())?,
             _ignored: [signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?],
             reload,
+            hangups: Arc::default(),
             in_force: settings,
         })
+    }
+
+    /// Notified on each SIGHUP while [`Signals::stop`] is awaited. For one waiter.
+    pub(crate) fn hangups(&self) -> Arc<Notify> {
+        Arc::clone(&self.hangups)
     }
 
     /// Resolves on SIGTERM or SIGINT, and reloads on SIGHUP meanwhile.
@@ -66,6 +77,7 @@ impl Signals {
                     if let Some(reload) = &self.reload {
                         reload.reload(&mut self.in_force);
                     }
+                    self.hangups.notify_one();
                 }
             }
         }

@@ -13,7 +13,7 @@ use driftq_server::config::{
 
 /// What `driftqd config` prints with these flags, these variables and a configuration file of this text, or its error
 /// message.
-fn load(flags: &str, env: &[(&str, &str)], file: Option<&str>) -> Result<Settings, String> {
+pub fn load(flags: &str, env: &[(&str, &str)], file: Option<&str>) -> Result<Settings, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("driftqd.toml");
     let mut command = Command::new(env!("CARGO_BIN_EXE_driftqd"));
@@ -31,12 +31,12 @@ fn load(flags: &str, env: &[(&str, &str)], file: Option<&str>) -> Result<Setting
     Err(message.strip_prefix("driftqd: ").unwrap_or(&message).trim_end().to_owned())
 }
 
-fn file(text: &str) -> Result<Settings, ConfigError> {
+pub fn file(text: &str) -> Result<Settings, ConfigError> {
     Settings::from_toml(Path::new("driftqd.toml"), text)
 }
 
 /// The message with which a configuration file of this text is refused.
-fn refused_file(text: &str) -> String {
+pub fn refused_file(text: &str) -> String {
     file(text).expect_err("it was accepted").to_string()
 }
 
@@ -130,6 +130,7 @@ fn every_variable_is_applied() {
         ("DRIFTQ_LOG_LEVEL", "debug"),
         ("DRIFTQ_INSECURE", "1"),
         ("DRIFTQ_ALLOWED_HOST", "a, B.example"),
+        ("DRIFTQ_ADMIN_KEY_FILE", "/k"),
     ];
     let settings = load("", &env, None).unwrap();
     assert_eq!((settings.addr, settings.data_dir.to_str()), ("[::1]:9".parse().unwrap(), Some("/d")));
@@ -138,6 +139,7 @@ fn every_variable_is_applied() {
     assert_eq!((in_flight_max, partition_messages_max, partition_bytes_max), (7, 8, 9));
     assert_eq!((settings.log.format, settings.log.level.as_str()), (LogFormat::Json, "debug"));
     assert_eq!(settings.http.allowed_hosts, ["a", "b.example"]);
+    assert_eq!(settings.auth.admin_key_file.as_deref(), Some(Path::new("/k")));
     assert_eq!((settings.storage.memory_bytes, settings.storage.read_ahead_bytes), (10, 11));
     let flag = load("--memory-bytes 0 --read-ahead-bytes 1", &env, None).unwrap();
     assert_eq!((flag.storage.memory_bytes, flag.pipeline().memory_bytes), (0, 0));
@@ -256,7 +258,14 @@ fn unusual() -> Settings {
     settings.http.body_rate_min = 0;
     settings.http.insecure = true;
     settings.http.allowed_hosts = vec!["*".into(), "[::1]".into()];
+    settings.auth.admin_key_file = Some("/a/key".into());
+    settings.auth.failures_max = 8;
     settings.log = LogSettings { format: LogFormat::Json, level: "warn,driftq_server=trace".into() };
+    settings.otlp = toml::from_str(
+        "endpoint = \"http://collector:4318/a\"\nservice_name = \"orders\"\nsample_ratio = 0.1\ninterval_ms = 100\n\
+         headers = { authorization = \"Bearer a=b,c\", x-scope = \"\\\"\" }\n",
+    )
+    .unwrap();
     settings.router.webhook = Some(Webhook {
         timeout: Duration::from_millis(50),
         cooldown: Duration::from_millis(70),
@@ -287,10 +296,12 @@ fn printed_settings_can_be_read_back() {
     }
 }
 
-/// Every key below `prefix`; `router.rule.labels` and `router.rule.meta` hold keys of the user.
+/// Every key below `prefix`; `router.rule.labels`, `router.rule.meta` and `otlp.headers` hold keys of the user.
 fn keys(prefix: &str, value: &toml::Value, found: &mut Vec<String>) {
     match value {
-        toml::Value::Table(table) if !["router.rule.labels.", "router.rule.meta."].contains(&prefix) => {
+        toml::Value::Table(table)
+            if !["router.rule.labels.", "router.rule.meta.", "otlp.headers."].contains(&prefix) =>
+        {
             table.iter().for_each(|(key, value)| keys(&format!("{prefix}{key}."), value, found));
         }
         toml::Value::Array(list) if prefix == "router.rule." => list.iter().for_each(|rule| keys(prefix, rule, found)),
@@ -424,13 +435,35 @@ fn malformed_toml_is_refused_with_its_line() {
 #[test]
 fn non_loopback_address_needs_insecure() {
     for addr in ["0.0.0.0:80", "[::]:80", "10.1.2.3:80"] {
-        let message = load(&format!("--addr {addr}"), &[], None).unwrap_err();
-        assert_eq!(message, format!("keys and TLS are not part of this version; give --insecure to listen on {addr}"));
+        for flags in ["", "--behind-tls-proxy"] {
+            let message = load(&format!("--addr {addr} {flags}"), &[], None).unwrap_err();
+            assert!(message.starts_with(&format!("will not listen on {addr}: other machines")), "{message}");
+            for choice in ["127.0.0.1", "--insecure", "--tls-cert", "--behind-tls-proxy"] {
+                assert!(message.contains(choice), "{choice}: {message}");
+            }
+        }
         load(&format!("--addr {addr} --insecure"), &[], None).unwrap();
     }
     for addr in ["127.0.0.1:0", "127.8.8.8:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
         load(&format!("--addr {addr}"), &[], None).unwrap();
     }
+}
+
+#[test]
+fn address_of_the_network_is_allowed_where_a_log_or_a_file_may_have_a_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    let load = |flags: &str| load(&format!("--addr 0.0.0.0:80 {flags}"), &[], None).map(drop);
+    let with_data = format!("--data-dir {data}");
+    assert!(load(&format!("{with_data} --behind-tls-proxy")).unwrap_err().contains("driftqd keys create --admin"));
+    std::fs::write(folder.path().join("a-log"), "").unwrap();
+    assert_eq!(load(&format!("{with_data} --behind-tls-proxy")), Ok(()));
+    assert!(load(&with_data).unwrap_err().contains("in plain text"));
+    for no_log in ["--no-wal", "--reset-wal"] {
+        assert!(load(&format!("{with_data} --behind-tls-proxy {no_log}")).unwrap_err().contains("without a key"));
+    }
+    assert_eq!(load("--no-wal --behind-tls-proxy --admin-key-file /k"), Ok(()));
+    assert!(load("--no-wal --admin-key-file /k").unwrap_err().contains("in plain text"));
 }
 
 #[test]
@@ -495,6 +528,29 @@ fn logging_starts_once_and_refuses_an_invalid_filter() {
     let json = LogSettings { format: LogFormat::Json, ..LogSettings::default() };
     init_logging(&json).unwrap();
     assert!(init_logging(&json).is_err());
+}
+
+#[test]
+fn tls_settings_come_from_every_source_and_need_each_other() {
+    let text = "[tls]\ncert = \"c\"\nkey = \"k\"\nclient_ca = \"a\"\nhandshake_timeout_ms = 100\nhandshakes_max = 1\n";
+    let settings = file(text).unwrap();
+    let tls = settings.tls.clone();
+    let paths = [&tls.cert, &tls.key, &tls.client_ca].map(|path| path.as_deref().and_then(Path::to_str));
+    assert_eq!(paths, [Some("c"), Some("k"), Some("a")]);
+    assert_eq!((tls.handshake_timeout, tls.handshakes_max), (Duration::from_millis(100), 1));
+    assert_eq!(file(&settings.to_toml()).unwrap(), settings);
+    assert!(file("").unwrap().tls.cert.is_none());
+
+    let refused = |flags: &str, env: &[(&str, &str)]| load(flags, env, None).unwrap_err();
+    assert!(refused("--tls-cert c", &[]).contains("tls.cert needs tls.key (--tls-key)"));
+    assert!(refused("", &[("DRIFTQ_TLS_KEY", "k")]).contains("tls.key needs tls.cert (--tls-cert)"));
+    assert!(refused("--tls-client-ca a", &[]).contains("tls.client_ca needs tls.cert and tls.key"));
+    let pair = [("DRIFTQ_TLS_CERT", "c"), ("DRIFTQ_TLS_KEY", "k")];
+    assert!(refused("--memory --chaos seed=1", &pair).contains("--chaos contradicts tls.cert"));
+    assert!(refused("", &pair).starts_with("tls.cert: cannot read c: "), "the files are read");
+    assert!(refused_file("[tls]\nhandshake_timeout_ms = 99").contains("a whole number from 100 to"));
+    assert!(refused_file("[tls]\nhandshakes_max = 0").contains("a whole number from 1 to"));
+    assert!(refused_file("[tls]\ncert = \" \"").contains("the path of a file"));
 }
 
 #[test]

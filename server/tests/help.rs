@@ -66,7 +66,7 @@ fn every_example_of_a_help_text_runs() {
         assert!(examples.len() >= 5, "{command:?}: {examples:?}");
         for arguments in examples {
             match arguments.first().map(String::as_str) {
-                Some("config" | "wal") => {
+                Some("config" | "wal" | "keys") => {
                     let Output { status, stderr, .. } = driftqd(folder.path(), &arguments).output().unwrap();
                     assert!(status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&stderr));
                 }

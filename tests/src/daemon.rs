@@ -20,8 +20,8 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long a daemon may take to stop after SIGTERM.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(2);
-/// What `driftqd` logs in front of the address it listens on.
-const LISTENING: &str = "listening on http://";
+/// What `driftqd` logs in front of the URL it listens on.
+const LISTENING: &str = "listening on ";
 /// The ports of [`free_addr`]: above the privileged ones, below those that the system chooses by default.
 const PORTS: Range<u16> = 10_000..30_000;
 /// The variable with the number of reactors of every daemon, for a run of all tests with another one than the default.
@@ -223,7 +223,8 @@ impl Daemon {
     fn is_listening(&mut self) -> bool {
         if self.addr.port() == 0
             && let Some((_, rest)) = self.log().split_once(LISTENING)
-            && let Some((addr, _)) = rest.split_once('\n')
+            && let Some((url, _)) = rest.split_once('\n')
+            && let Some((_, addr)) = url.split_once("://")
         {
             self.addr = addr.trim().parse().unwrap_or(self.addr);
         }

@@ -1,5 +1,6 @@
-//! CPU time, memory and disk writes of a process, read from `/proc`.
+//! CPU time, threads, memory and disk writes of a process, read from `/proc`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::time::Duration;
@@ -12,6 +13,8 @@ const TICK: Duration = Duration::from_millis(10);
 pub struct Memory {
     /// Resident now.
     pub resident_bytes: u64,
+    /// Resident now, without pages of files: code that runs for the first time is not memory that the process holds.
+    pub anonymous_bytes: u64,
     /// The highest resident size so far.
     pub peak_bytes: u64,
 }
@@ -28,9 +31,104 @@ pub fn cpu_time(pid: u32) -> Option<Duration> {
     parse_cpu(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
+/// CPU time and context switches of a thread so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thread {
+    /// Its id; that of the main thread is the id of the process.
+    pub id: u32,
+    /// Its name, of which the kernel keeps 15 bytes.
+    pub name: String,
+    /// Time outside the kernel, in hundredths of a second.
+    pub user: Duration,
+    /// Time in the kernel, in hundredths of a second.
+    pub system: Duration,
+    /// Both, exactly if the kernel counts it.
+    pub cpu: Duration,
+    /// How often it waited.
+    pub voluntary_switches: u64,
+    /// How often it was interrupted.
+    pub involuntary_switches: u64,
+}
+
+/// The threads of a process; nothing if it has exited.
+pub fn threads(pid: u32) -> Option<Vec<Thread>> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let read = |task: &fs::DirEntry| {
+        let read = |file: &str| fs::read_to_string(task.path().join(file)).ok();
+        parse_thread(&read("stat")?, &read("status")?, read("schedstat").as_deref())
+    };
+    // A thread may end in between.
+    Some(tasks.flatten().filter_map(|task| read(&task)).collect())
+}
+
+fn parse_thread(stat: &str, status: &str, schedstat: Option<&str>) -> Option<Thread> {
+    let (id, rest) = stat.split_once(" (")?;
+    let (name, _) = rest.rsplit_once(')')?;
+    let [user, system, ..] = parse_times(stat)?;
+    let nanos = schedstat.and_then(|counts| counts.split_ascii_whitespace().next()?.parse().ok());
+    let switches = |field: &str| status.lines().find_map(|line| line.strip_prefix(field))?.trim().parse().ok();
+    Some(Thread {
+        id: id.parse().ok()?,
+        name: name.to_owned(),
+        user,
+        system,
+        cpu: nanos.map_or(user + system, Duration::from_nanos),
+        voluntary_switches: switches("voluntary_ctxt_switches:")?,
+        involuntary_switches: switches("nonvoluntary_ctxt_switches:")?,
+    })
+}
+
 /// User and system time of this process so far.
 pub fn own_cpu_time() -> Duration {
     cpu_time(std::process::id()).unwrap_or_default()
+}
+
+/// User and system time so far of processes and of everything that descends from them, processes that have ended
+/// included.
+pub fn tree_cpu_time(roots: &[u32]) -> Option<Duration> {
+    let times = descendants(roots).into_iter().map(|pid| {
+        // A process may end in between: its parent has its time then.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+        stat.and_then(|stat| parse_cpu_with_ended_children(&stat)).unwrap_or_default()
+    });
+    roots.iter().all(|root| cpu_time(*root).is_some()).then(|| times.sum())
+}
+
+/// These processes and everything that descends from them now, parents first.
+pub fn descendants(roots: &[u32]) -> Vec<u32> {
+    let mut children = BTreeMap::<u32, Vec<u32>>::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // A process may end in between.
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        if let Some(parent) = parse_parent(&stat) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found: Vec<u32> = roots.to_vec();
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        found.extend(children.remove(pid).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+/// When a process was started, in ticks since the system was. With its id it names a process for good.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Whether the process that was started at this time still runs: its id may belong to another one now.
+pub fn runs_since(pid: u32, started: u64) -> bool {
+    let state = fs::read_to_string(format!("/proc/{pid}/stat")).ok().and_then(|stat| parse_state(&stat));
+    // One that was not waited for has ended too.
+    start_time(pid) == Some(started) && state.is_some_and(|state| state != 'Z')
+}
+
+fn parse_parent(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// Memory of a process.
@@ -74,12 +172,24 @@ fn parse_machine(stat: &str) -> Option<Duration> {
 }
 
 fn parse_cpu(stat: &str) -> Option<Duration> {
+    let [user, system, ..] = parse_times(stat)?;
+    Some(user + system)
+}
+
+fn parse_cpu_with_ended_children(stat: &str) -> Option<Duration> {
+    Some(parse_times(stat)?.iter().sum())
+}
+
+/// User and system time of a process or a thread, then those of children that were waited for.
+fn parse_times(stat: &str) -> Option<[Duration; 4]> {
     // The name in parentheses may itself contain parentheses.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);
-    let user: u32 = fields.next()?.parse().ok()?;
-    let system: u32 = fields.next()?.parse().ok()?;
-    Some(TICK * (user + system))
+    let mut times = [Duration::ZERO; 4];
+    for time in &mut times {
+        *time = TICK * fields.next()?.parse::<u32>().ok()?;
+    }
+    Some(times)
 }
 
 fn parse_memory(status: &str) -> Option<Memory> {
@@ -87,7 +197,7 @@ fn parse_memory(status: &str) -> Option<Memory> {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
     };
-    Some(Memory { resident_bytes: bytes("VmRSS:")?, peak_bytes: bytes("VmHWM:")? })
+    Some(Memory { resident_bytes: bytes("VmRSS:")?, anonymous_bytes: bytes("RssAnon:")?, peak_bytes: bytes("VmHWM:")? })
 }
 
 #[cfg(test)]
@@ -107,6 +217,46 @@ mod tests {
         let stat = "12 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 1 0 99";
         assert_eq!(parse_cpu(stat), Some(Duration::from_secs(2)));
         assert_eq!(parse_cpu("12 (a"), None);
+        assert_eq!(parse_parent(stat), Some(1));
+    }
+
+    #[test]
+    fn cpu_time_of_a_tree_includes_ended_children() {
+        let stat = "12 (a) S 1 2 3 4 5 6 7 8 9 10 150 50 20 30 20 0 1 0 99";
+        assert_eq!(parse_cpu_with_ended_children(stat), Some(Duration::from_millis(2_500)));
+        let own = std::process::id();
+        assert!(tree_cpu_time(&[own]).is_some());
+        assert_eq!(tree_cpu_time(&[own, u32::MAX]), None);
+    }
+
+    #[test]
+    fn child_is_a_descendant() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a child");
+        let found = descendants(&[std::process::id()]);
+        assert!(found.first() == Some(&std::process::id()) && found.contains(&child.id()), "{found:?}");
+        let started = start_time(child.id()).expect("a child");
+        assert!(runs_since(child.id(), started) && !runs_since(child.id(), started + 1));
+        child.kill().expect("a child");
+        while runs_since(child.id(), started) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.wait().expect("it ends");
+    }
+
+    #[test]
+    fn thread_has_name_times_and_switches() {
+        let stat = "12 (driftq-(log)) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 1 0 99";
+        let status = "Name:\tdriftq-(log)\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t3\n";
+        let thread = parse_thread(stat, status, Some("2001000000 5 9\n")).expect("a thread");
+        assert_eq!((thread.id, thread.name.as_str()), (12, "driftq-(log)"));
+        assert_eq!((thread.user, thread.system), (Duration::from_millis(1_500), Duration::from_millis(500)));
+        assert_eq!(thread.cpu, Duration::from_millis(2_001));
+        let inexact = parse_thread(stat, status, None).expect("a thread");
+        assert_eq!(inexact.cpu, Duration::from_secs(2));
+        assert_eq!((thread.voluntary_switches, thread.involuntary_switches), (7, 3));
+        assert_eq!(parse_thread(stat, "Name:\tx\n", None), None);
+        let own = threads(std::process::id()).expect("this process runs");
+        assert!(own.iter().any(|thread| thread.id == std::process::id()), "the main thread is among {own:?}");
     }
 
     #[test]
@@ -118,8 +268,9 @@ mod tests {
 
     #[test]
     fn memory_parses_into_bytes() {
-        let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
-        assert_eq!(parse_memory(status), Some(Memory { resident_bytes: 1 << 20, peak_bytes: 2 << 20 }));
+        let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\nRssAnon:\t     512 kB\n";
+        let memory = Memory { resident_bytes: 1 << 20, anonymous_bytes: 512 << 10, peak_bytes: 2 << 20 };
+        assert_eq!(parse_memory(status), Some(memory));
         assert_eq!(parse_memory("Name:\tx\n"), None);
     }
 

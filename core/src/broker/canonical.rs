@@ -28,6 +28,7 @@ impl<F: Faults> Broker<F> {
             stalled_until,
             failure,
             closing,
+            access_generation: _,
             counters: _,
             dead_letters: _,
             damaged,

@@ -14,17 +14,22 @@ use crate::index::{Consumer, Credit, LeaseEnd};
 use crate::record::Event;
 use crate::reply::{CloseCause, ListedGroup, Output, Overload, Refusal, Reply};
 use crate::state::Group;
-use crate::types::{ConsumerId, GroupId, GroupOrigin, MessageRef, TopicId, TopicName};
+use crate::types::{Caller, ConsumerId, GroupId, GroupOrigin, MessageRef, TopicId, TopicName};
 
 /// Beyond the limit of stored completions or winners, this fraction of the limit is removed at once.
 const FREED_SHARE: u64 = 1_024;
 
 impl<F: Faults> Broker<F> {
     // One arm per command: an exhaustive match in one place shows how each is decided and which space it may use.
-    pub(super) fn execute(&mut self, command: &mut Command, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
+    pub(super) fn execute(
+        &mut self,
+        caller: &Caller,
+        command: &mut Command,
+        log: &mut dyn LogSink,
+    ) -> Result<Reply, Refusal> {
         match command {
             Command::Produce(request) => {
-                let decision = produce::produce(&self.context(), request);
+                let mut decision = produce::produce(&self.context(), request);
                 match &decision {
                     Ok(Decision { reply: Reply::Produced(at), .. }) => {
                         self.counters.deduplicated += u64::from(at.duplicate);
@@ -32,10 +37,11 @@ impl<F: Faults> Broker<F> {
                     Ok(_) => {}
                     Err(refusal) => self.index_refusal(refusal),
                 }
-                self.commit_decided(decision, SpaceClass::Growth, log)
+                self.commit_decided(&mut decision, SpaceClass::Growth, log)
             }
             Command::Ack(Ack(claim)) => {
-                self.commit_decided(settle::ack(&self.context(), claim), SpaceClass::Drain, log)
+                let mut decision = settle::ack(&self.context(), claim);
+                self.commit_decided(&mut decision, SpaceClass::Drain, log)
             }
             Command::AckCumulative(request) => {
                 let decision = settle::ack_cumulative(&self.context(), request)?;
@@ -66,7 +72,7 @@ impl<F: Faults> Broker<F> {
                 Ok(Reply::Success)
             }
             Command::Complete(request) => self.complete(request, log),
-            Command::Subscribe(request) => self.subscribe(request, log),
+            Command::Subscribe(request) => self.subscribe(caller, request, log),
             Command::SetPrefetch(SetPrefetch { consumer, prefetch }) => {
                 self.index.set_prefetch(*consumer, *prefetch).ok_or(Refusal::UnknownConsumer)?;
                 Ok(Reply::Success)
@@ -123,15 +129,21 @@ impl<F: Faults> Broker<F> {
                 self.counters.purged += if let Reply::Purged { count } = reply { count } else { 0 };
                 Ok(reply)
             }
-            Command::ListTopics(ListTopics) => {
-                Ok(Reply::Topics(self.state.topics().map(|topic| topic.name().clone()).collect()))
-            }
+            Command::ListTopics(ListTopics { tenant }) => Ok(self.list_topics(caller, *tenant)),
             Command::ListGroups(ListGroups { topic }) => {
                 let topic = decide::topic(&self.state, topic)?;
                 let listed = |group: &Group| ListedGroup { name: group.name().clone(), skipped: group.skipped() };
                 Ok(Reply::Groups(topic.groups().map(listed).collect()))
             }
             Command::DescribeTopic(DescribeTopic { name }) => self.describe(name),
+            Command::CreateKey(_)
+            | Command::RevokeKey(_)
+            | Command::BindKey(_)
+            | Command::ListKeys(_)
+            | Command::CreateTenant(_)
+            | Command::DeleteTenant(_)
+            | Command::ListTenants(_)
+            | Command::ListAudit(_) => self.execute_access(caller, command, log),
             Command::Peek(_) | Command::Store(_) => unreachable!("their replies can lack bytes"),
         }
     }
@@ -175,7 +187,12 @@ impl<F: Faults> Broker<F> {
         self.state.winners().len().saturating_sub(self.limits.completions_max) as u64
     }
 
-    pub(super) fn execute_store(&mut self, command: &StoreCommand, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
+    pub(super) fn execute_store(
+        &mut self,
+        caller: &Caller,
+        command: &StoreCommand,
+        log: &mut dyn LogSink,
+    ) -> Result<Reply, Refusal> {
         let token = self.next_token();
         let (class, is_begin) = match command {
             StoreCommand::Begin(_) => (SpaceClass::Growth, true),
@@ -192,14 +209,17 @@ impl<F: Faults> Broker<F> {
         let is_undecided = self.stalled_until.is_some() && command.identity().is_some_and(|of| self.awaits_renewal(of));
         let decision = match is_undecided {
             true => Err(self.context().overloaded(Overload::Log)),
-            false => EffectDecisions { context: self.context(), token }.decide(command),
+            false => {
+                let visible = self.visible_effects(caller);
+                EffectDecisions { context: self.context(), token, visible }.decide(command)
+            }
         };
         let result = decision.and_then(|decision| self.commit_and_reply(decision, class, log));
         self.counters.count_store(is_begin, &result);
         result
     }
 
-    fn subscribe(&mut self, request: &Subscribe, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
+    fn subscribe(&mut self, caller: &Caller, request: &Subscribe, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
         if self.index.consumers.len() >= self.limits.consumers_max {
             return Err(self.context().overloaded(Overload::Objects));
         }
@@ -225,12 +245,13 @@ impl<F: Faults> Broker<F> {
             on_disconnect: request.on_disconnect,
             leases: Default::default(),
             unanswered: Default::default(),
+            key: self.stream_key(caller),
         };
         self.index.join(id, consumer);
         Ok(Reply::Subscribed { consumer: id })
     }
 
-    fn unsubscribe(&mut self, id: ConsumerId, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
+    pub(super) fn unsubscribe(&mut self, id: ConsumerId, log: &mut dyn LogSink) -> Result<Reply, Refusal> {
         if !self.index.consumers.contains_key(&id) {
             return Err(Refusal::UnknownConsumer);
         }

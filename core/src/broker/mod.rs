@@ -3,6 +3,7 @@
 //! Every decision is appended to the [`LogSink`] and then applied to the state. Outputs are held until
 //! [`Broker::on_durable`] reports that the records they depend on are synced; [`Broker::poll_output`] returns them.
 
+mod access;
 mod canonical;
 mod cleaning;
 mod clock;
@@ -35,7 +36,7 @@ use crate::index::contents::IndexContents;
 use crate::record::{EffectBegun, Event, Record};
 use crate::reply::{Output, Overload, Refusal, Reply};
 use crate::state::{Contradiction, State};
-use crate::types::{Boot, ConsumerId, LeaseToken, Limits, Lsn, Millis, Now, PayloadId, Ticket, Timestamp};
+use crate::types::{Boot, Caller, ConsumerId, LeaseToken, Limits, Lsn, Millis, Now, PayloadId, Ticket, Timestamp};
 
 /// The log to which a broker appends its records.
 pub trait LogSink {
@@ -113,6 +114,8 @@ pub struct Broker<F: Faults = NoFaults> {
     stalled_until: Option<Timestamp>,
     failure: Option<LogFault>,
     closing: bool,
+    /// Counts changes of keys and tenants.
+    access_generation: u64,
     counters: Counters,
     dead_letters: DeadLetterCounts,
     /// Records that cannot be read any more, and whose payloads are not recorded as lost yet.
@@ -150,6 +153,7 @@ impl<F: Faults> Broker<F> {
             stalled_until: None,
             failure: None,
             closing: false,
+            access_generation: 0,
             counters: Counters::default(),
             dead_letters: DeadLetterCounts::new(),
             damaged: VecDeque::new(),
@@ -169,16 +173,23 @@ impl<F: Faults> Broker<F> {
         Ok(())
     }
 
-    /// Decides `command` at `now`. [`Broker::poll_output`] returns the reply with this ticket once it is durable.
+    /// Decides `command` of the program itself at `now`. [`Broker::poll_output`] returns the reply with this ticket
+    /// once it is durable.
     ///
     /// A monotonic time before an earlier one counts as that one.
     pub fn handle(&mut self, now: impl Into<Now>, mut command: Command, log: &mut dyn LogSink) -> Ticket {
-        self.handle_in_place(now.into(), &mut command, log)
+        self.handle_in_place(now.into(), &Caller::TRUSTED, &mut command, log)
     }
 
-    /// As [`Broker::handle`], of a command that stays where it is: it is large.
+    /// As [`Broker::handle`], of a `caller`, and of a command that stays where it is: it is large.
     #[inline]
-    pub(crate) fn handle_in_place(&mut self, now: Now, command: &mut Command, log: &mut dyn LogSink) -> Ticket {
+    pub(crate) fn handle_in_place(
+        &mut self,
+        now: Now,
+        caller: &Caller,
+        command: &mut Command,
+        log: &mut dyn LogSink,
+    ) -> Ticket {
         let ticket = self.next_ticket;
         self.next_ticket = ticket.next();
         if self.failure.is_some() {
@@ -190,7 +201,7 @@ impl<F: Faults> Broker<F> {
             return ticket;
         }
         self.advance(now, log);
-        self.execute_for(ticket, command, log);
+        self.execute_for(ticket, caller, command, log);
         self.dispatch(log);
         self.set_unread_aside();
         self.limit_winners(log);
@@ -268,7 +279,8 @@ impl<F: Faults> Broker<F> {
         let work = has_work.then_some(self.now);
         let grant = self.index.leases.grants.next_check();
         let wall = self.index.timers.next_wall().map(|wall| self.state.wall_clock().reaches(wall));
-        let times = [work, self.index.timers.next(), grant, wall, self.check_clock_at];
+        let expiry = self.index.key_streams.next_expiry();
+        let times = [work, self.index.timers.next(), grant, wall, self.check_clock_at, expiry];
         times.into_iter().flatten().min().map(|next| self.may_act_at(next))
     }
 
@@ -377,6 +389,7 @@ impl<F: Faults> Broker<F> {
         }
         self.adjust_wall_clock(now.wall, log);
         self.check_grants(log);
+        self.close_expired_streams(log);
         self.fire_due_timers(log);
         self.delete_departed_groups(log);
     }
@@ -414,6 +427,7 @@ impl<F: Faults> Broker<F> {
         if record.event.has_bodies() {
             self.cache_written(lsn, &record.event);
         }
+        self.access_generation += u64::from(access::changes_access(&record.event));
         self.state.continue_behind(Lsn(lsn.0 - 1));
         self.apply(record);
         Ok(())
@@ -490,17 +504,22 @@ impl<F: Faults> Broker<F> {
         Ok(decision.reply)
     }
 
-    /// As [`Broker::commit_and_reply`], or the refusal. The decision, which is large, stays where it is.
+    /// As [`Broker::commit_and_reply`] of what was `decided`, or the refusal. The decision, which is large, stays where
+    /// it is; its reply is taken out.
+    #[inline]
     fn commit_decided(
         &mut self,
-        mut decided: Result<Decision, Refusal>,
+        decided: &mut Result<Decision, Refusal>,
         class: SpaceClass,
         log: &mut dyn LogSink,
     ) -> Result<Reply, Refusal> {
-        if let Ok(decision) = &mut decided {
-            self.commit_decision(decision, class, log)?;
+        match decided {
+            Ok(decision) => {
+                self.commit_decision(decision, class, log)?;
+                Ok(std::mem::replace(&mut decision.reply, Reply::Success))
+            }
+            Err(refusal) => Err(refusal.clone()),
         }
-        decided.map(|decision| decision.reply)
     }
 
     fn commit_decision(

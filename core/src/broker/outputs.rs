@@ -185,6 +185,9 @@ impl Outputs {
                 return Some(ready.remove());
             }
             front?;
+            if self.withdrawn.is_empty() {
+                return self.held.pop_front().map(|held| held.output);
+            }
             let Held { output, .. } = self.held.pop_front()?;
             if !self.forget_withdrawn(&output) {
                 return Some(output);

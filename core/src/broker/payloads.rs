@@ -9,11 +9,22 @@ use crate::faults::Faults;
 use crate::record::{Event, Record};
 use crate::reply::{Output, Reply, StoreReply};
 use crate::state::{Message, Topic};
-use crate::types::{Body, Effect, Lsn, MessageRef, Now, PayloadId, Ticket};
+use crate::types::{Body, Caller, Effect, Lsn, MessageRef, Now, PayloadId, Ticket};
 
 impl<F: Faults> Broker<F> {
     /// Executes a command and holds its reply.
-    pub(super) fn execute_for(&mut self, ticket: Ticket, command: &mut Command, log: &mut dyn LogSink) {
+    pub(super) fn execute_for(
+        &mut self,
+        ticket: Ticket,
+        caller: &Caller,
+        command: &mut Command,
+        log: &mut dyn LogSink,
+    ) {
+        let audit = self.to_audit(caller, command);
+        if let Err(refusal) = self.admit(caller, command) {
+            audit.into_iter().for_each(|audit| self.record_audit(audit, Err(&refusal), log));
+            return self.hold(Output::Reply { ticket, result: Err(refusal) });
+        }
         let result = match command {
             Command::Peek(peek) => match self.peeked(peek) {
                 Ok(messages) => {
@@ -23,12 +34,15 @@ impl<F: Faults> Broker<F> {
                 }
                 Err(refusal) => Err(refusal),
             },
-            Command::Store(command) => match self.execute_store(command, log) {
+            Command::Store(command) => match self.execute_store(caller, command, log) {
                 Ok(reply) => return self.hold_store_reply(ticket, command, reply),
                 Err(refusal) => Err(refusal),
             },
-            command => self.execute(command, log),
+            command => self.execute(caller, command, log),
         };
+        if let Some(audit) = audit {
+            self.record_audit(audit, result.as_ref().map(drop), log);
+        }
         self.hold(Output::Reply { ticket, result });
     }
 

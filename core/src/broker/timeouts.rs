@@ -123,23 +123,23 @@ impl<F: Faults> Broker<F> {
         while self.stalled_until.is_none()
             && let Some((checked_at, token, grant)) = self.index.leases.grants.first_due(self.now)
         {
-            let runs = grant.end.is_none_or(|end| end > self.now);
-            let effect = if runs { self.state.store().get(&grant.identity) } else { None };
+            let end = grant.end();
+            let runs = end.is_none_or(|end| end > self.now);
+            let effect = if runs { grant.effect(self.state.store()) } else { None };
             let is_granted =
                 |effect: &&Effect| effect.token == Some(token) && effect.status == EffectStatus::InProgress;
             let Some(effect) = effect.filter(is_granted) else {
                 self.index.leases.grants.ended(token);
                 continue;
             };
-            let (end, expires_at) = (grant.end, effect.expires_at);
+            let expires_at = effect.expires_at;
             let check_at = |expires_at: Timestamp| end.map_or(expires_at, |end| end.min(expires_at));
             if check_at(expires_at) > checked_at {
                 // A grant that is checked early waits its turn: on a full log, effects that expire first are renewed.
                 self.index.leases.grants.check_again(token, check_at(expires_at));
                 continue;
             }
-            let until = end.unwrap_or(self.now.after(grant.lease));
-            let identity = grant.identity.clone();
+            let (until, identity) = (grant.end_from(self.now), grant.identity());
             let renewed = effect.lifetime().after(until);
             if self.commit(Event::EffectRenewed { identity, until }, SpaceClass::Churn, log).is_err() {
                 return self.stall();

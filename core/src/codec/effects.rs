@@ -18,19 +18,34 @@ use crate::types::{Millis, Offset, OwnerName, PartitionId, Position, Text, Times
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
 pub(super) fn put_identity(out: &mut Vec<u8>, identity: &Identity) {
-    out.push(identity.scope.tag());
+    const SHORT: usize = 128;
     let [one, two] = identity.scope.parts();
     let (tenant, key) = identity.bytes();
-    for text in [one.as_bytes(), two.as_bytes(), tenant, key] {
-        put_bytes(out, text);
+    let texts = [one.as_bytes(), two.as_bytes(), tenant, key];
+    if texts.iter().map(|text| text.len() + 1).sum::<usize>() >= SHORT {
+        out.push(identity.scope.tag());
+        texts.iter().for_each(|text| put_bytes(out, text));
+        return;
     }
+    // Each length takes a byte: together they are added at once.
+    let (mut bytes, mut at) = ([0; SHORT], 1);
+    bytes[0] = identity.scope.tag();
+    for text in texts {
+        bytes[at] = text.len() as u8;
+        at += 1;
+        if !text.is_empty() {
+            bytes[at..at + text.len()].copy_from_slice(text);
+            at += text.len();
+        }
+    }
+    out.extend_from_slice(&bytes[..at]);
 }
 
 pub(super) fn identity(from: &mut Reader<'_>) -> Result<Identity, Malformed> {
     let kind = from.byte()?;
     let (one, two) = (from.text()?, from.text()?);
     let scope = match (kind, one, two) {
-        (tag::CONSUME, topic, group) => Scope::Consume { topic: topic_name(topic)?, group: group_name(group)? },
+        (tag::CONSUME, topic, group) => Scope::Consume { topic: TopicName::decode(topic)?, group: group_name(group)? },
         (tag::TENANT, "", "") => Scope::Tenant,
         (tag::JOB, id, "") => Scope::Job { id: id.into() },
         (tag::TASK, id, "") => Scope::Task { id: id.into() },
@@ -49,7 +64,7 @@ pub(super) fn put_namespace(out: &mut Vec<u8>, namespace: &EffectNamespace) {
         EffectNamespace::Shared => out.push(0),
         EffectNamespace::Group(topic, group) => {
             out.push(1);
-            put_bytes(out, topic.as_str().as_bytes());
+            put_bytes(out, topic.encoded().as_bytes());
             put_bytes(out, group.as_str().as_bytes());
         }
     }
@@ -58,7 +73,7 @@ pub(super) fn put_namespace(out: &mut Vec<u8>, namespace: &EffectNamespace) {
 pub(super) fn namespace(from: &mut Reader<'_>) -> Result<EffectNamespace, Malformed> {
     match from.byte()? {
         0 => Ok(EffectNamespace::Shared),
-        1 => Ok(EffectNamespace::Group(topic_name(from.text()?)?, group_name(from.text()?)?)),
+        1 => Ok(EffectNamespace::Group(TopicName::decode(from.text()?)?, group_name(from.text()?)?)),
         _ => Err(Malformed("unknown namespace")),
     }
 }
@@ -150,7 +165,7 @@ pub(super) fn put_effect(out: &mut Vec<u8>, effect: &Effect) {
             put_bytes(out, details.last_error.as_bytes());
             put_optional(out, details.until.map(|until| until.0));
             put_varint(out, details.committed_topics.len() as u64);
-            details.committed_topics.iter().for_each(|topic| put_bytes(out, topic.as_str().as_bytes()));
+            details.committed_topics.iter().for_each(|topic| put_bytes(out, topic.encoded().as_bytes()));
         }
     }
     put_varints(out, [effect.window.0, effect.updated_at.0, effect.expires_at.0]);
@@ -223,7 +238,7 @@ fn stored_result(from: &mut Reader<'_>) -> Result<Option<StoredResult>, Malforme
 fn topics(from: &mut Reader<'_>) -> Result<Vec<TopicName>, Malformed> {
     let mut topics = Vec::new();
     for _ in 0..from.varint()? {
-        topics.push(topic_name(from.text()?)?);
+        topics.push(TopicName::decode(from.text()?)?);
     }
     Ok(topics)
 }
@@ -243,7 +258,7 @@ pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
     }
     step.dead_letter.iter().for_each(|slot| put_slot(out, slot));
     for output in &step.outputs {
-        put_bytes(out, output.requested_topic.as_str().as_bytes());
+        put_bytes(out, output.requested_topic.encoded().as_bytes());
         put_varints(out, [u64::from(output.partition.0), output.offset.0]);
         match &output.stored {
             None => out.push(0),
@@ -324,7 +339,7 @@ pub(super) fn dead_lettered(from: &mut Reader<'_>) -> Result<EffectDeadLettered,
 
 fn produced(from: &mut Reader<'_>) -> Result<Produced, Malformed> {
     Ok(Produced {
-        requested_topic: topic_name(from.text()?)?,
+        requested_topic: TopicName::decode(from.text()?)?,
         partition: PartitionId(from.varint32()?),
         offset: Offset(from.varint()?),
         stored: match flag(from)? {
@@ -343,7 +358,7 @@ pub(super) fn put_completion(out: &mut Vec<u8>, completion: &Completion) {
     put_message_ref(out, &completion.message_ref);
     put_varints(out, [completion.offset.0, completion.until.0]);
     for output in completion.produced.iter() {
-        put_bytes(out, output.topic.as_str().as_bytes());
+        put_bytes(out, output.topic.encoded().as_bytes());
         put_varints(out, [u64::from(output.partition.0), output.offset.0]);
         out.push(u8::from(output.duplicate) | u8::from(output.already_done) << 1);
     }
@@ -354,7 +369,7 @@ pub(super) fn completion(from: &mut Reader<'_>) -> Result<Completion, Malformed>
     let (offset, until) = (Offset(from.varint()?), Timestamp(from.varint()?));
     let mut produced = Vec::new();
     while !from.is_empty() {
-        let topic = topic_name(from.text()?)?;
+        let topic = TopicName::decode(from.text()?)?;
         let (partition, offset) = (PartitionId(from.varint32()?), Offset(from.varint()?));
         let flags = from.byte()?;
         if flags > 2 {

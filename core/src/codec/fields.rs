@@ -2,13 +2,12 @@
 
 use crate::record::DedupeWindow;
 use crate::types::Body;
-use crate::types::names::topic_name;
 use crate::types::{
     Boot, GroupId, LeaseToken, Lsn, Millis, PartitionId, PayloadId, PayloadRef, Position, ProduceScope, Timestamp,
-    TopicId,
+    TopicId, TopicName,
 };
 use crate::types::{GroupOrigin, MessageRef, Retention, WallAdjustment, WallClock};
-use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
+use crate::wire::{Malformed, Reader, VARINT_BYTES_MAX, put_bytes, put_varint, put_varints, varint};
 
 pub(super) fn put_group(out: &mut Vec<u8>, topic: TopicId, group: GroupId) {
     put_varints(out, [u64::from(topic.0), u64::from(group.0)]);
@@ -119,7 +118,18 @@ pub(super) fn optional(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed
 /// Writes the dedupe window of a message and the groups that skip it. Only a message with a key can be skipped, so most
 /// messages take no byte for the groups.
 pub(super) fn put_dedupe(out: &mut Vec<u8>, dedupe: Option<&DedupeWindow>, skipped: &[GroupId]) {
+    const SHORT: usize = 64;
     let Some(dedupe) = dedupe else { return out.push(0) };
+    let topic = dedupe.scope.topic.encoded().as_bytes();
+    if skipped.is_empty() && topic.len() <= SHORT && dedupe.scope.destination == dedupe.scope.topic {
+        // As below, of most messages with a key: added at once.
+        let (expires_at, len) = varint(dedupe.expires_at.0);
+        let (mut bytes, at) = ([0; 3 + SHORT + VARINT_BYTES_MAX], 2 + topic.len());
+        (bytes[0], bytes[1]) = (1, topic.len() as u8);
+        bytes[2..at].copy_from_slice(topic);
+        bytes[at + 1..][..VARINT_BYTES_MAX].copy_from_slice(&expires_at);
+        return out.extend_from_slice(&bytes[..at + 1 + len]);
+    }
     out.push(if skipped.is_empty() { 1 } else { 2 });
     put_scope(out, &dedupe.scope);
     put_varint(out, dedupe.expires_at.0);
@@ -152,17 +162,16 @@ pub(super) fn dedupe(reader: &mut Reader<'_>) -> Result<(Option<DedupeWindow>, V
 
 /// Writes a scope; a destination that is the requested topic is left empty.
 pub(super) fn put_scope(out: &mut Vec<u8>, scope: &ProduceScope) {
-    put_bytes(out, scope.topic.as_str().as_bytes());
-    let destination = if scope.is_only(&scope.topic) { "" } else { scope.destination.as_str() };
+    put_bytes(out, scope.topic.encoded().as_bytes());
+    let destination = if scope.is_only(&scope.topic) { "" } else { scope.destination.encoded() };
     put_bytes(out, destination.as_bytes());
 }
 
 pub(super) fn scope(reader: &mut Reader<'_>) -> Result<ProduceScope, Malformed> {
-    let topic = topic_name(reader.text()?)?;
-    match reader.text()? {
-        "" => Ok(ProduceScope::new(&topic, None)),
-        same if same == topic.as_str() => Err(Malformed("destination is the requested topic")),
-        other => Ok(ProduceScope { destination: topic_name(other)?, topic }),
+    match (reader.text()?, reader.text()?) {
+        (topic, "") => Ok(ProduceScope::new(&TopicName::decode(topic)?, None)),
+        (topic, same) if same == topic => Err(Malformed("destination is the requested topic")),
+        (topic, destination) => ProduceScope::decode(topic, destination),
     }
 }
 

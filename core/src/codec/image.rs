@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use super::fields::*;
-use super::{chunk, decision_fields, effects};
+use super::{access, chunk, decision_fields, effects};
 use crate::record::{Image, RunImage};
 use crate::types::names::*;
-use crate::types::{Boot, GroupId, Lsn, Offset, OffsetRef, PartitionId, Position, Text, Timestamp, TopicId};
+use crate::types::{
+    Boot, GroupId, Lsn, Offset, OffsetRef, PartitionId, Position, TenantId, Text, Timestamp, TopicId, TopicName,
+};
 use crate::types::{DeliveryState, GroupOrigin, LastError, Phase, Winner};
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
@@ -26,6 +28,10 @@ const COMPLETION: u8 = 0x8C;
 const WINNER: u8 = 0x8D;
 const CHUNK: u8 = 0x8E;
 const GROUP_WITH_ORIGIN: u8 = 0x94;
+const ACCESS: u8 = 0x95;
+const TENANT: u8 = 0x96;
+const KEY: u8 = 0x97;
+const AUDIT: u8 = 0x98;
 
 /// Whether frames of this kind occur in snapshots only.
 pub(crate) fn is_image(kind: u8) -> bool {
@@ -35,6 +41,10 @@ pub(crate) fn is_image(kind: u8) -> bool {
 pub(super) fn kind(image: &Image) -> u8 {
     match image {
         Image::Origin { .. } => ORIGIN,
+        Image::Access { .. } => ACCESS,
+        Image::Tenant { .. } => TENANT,
+        Image::Key(_) => KEY,
+        Image::Audit(_) => AUDIT,
         Image::Topic { .. } => TOPIC,
         Image::Partition { .. } => PARTITION,
         Image::TrimmedRun { .. } => TRIMMED_RUN,
@@ -62,9 +72,16 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_varint(out, u64::from(boot.0));
             put_varint(out, u64::from(next_topic.0));
         }
+        Image::Access { last_tenant, next_audit } => put_varints(out, [u64::from(last_tenant.0), *next_audit]),
+        Image::Tenant { tenant, name } => {
+            put_varint(out, u64::from(tenant.0));
+            out.extend_from_slice(name.as_str().as_bytes());
+        }
+        Image::Key(key) => access::put_key(out, key),
+        Image::Audit(entry) => access::put_audit_entry(out, entry),
         Image::Topic { topic, name, partitions, retention, next_offset, next_group } => {
             put_varint(out, u64::from(topic.0));
-            put_bytes(out, name.as_str().as_bytes());
+            put_bytes(out, name.encoded().as_bytes());
             put_varint(out, u64::from(*partitions));
             put_retention(out, *retention);
             put_varint(out, next_offset.0);
@@ -173,9 +190,13 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
             boot: Boot(from.varint32()?),
             next_topic: TopicId(from.varint32()?),
         },
+        ACCESS => Image::Access { last_tenant: TenantId(from.varint32()?), next_audit: from.varint()? },
+        TENANT => Image::Tenant { tenant: TenantId(from.varint32()?), name: tenant_name(rest_text(from)?)? },
+        KEY => Image::Key(Arc::new(access::key(from)?)),
+        AUDIT => Image::Audit(Arc::new(access::audit_entry(from)?)),
         TOPIC => Image::Topic {
             topic: TopicId(from.varint32()?),
-            name: topic_name(from.text()?)?,
+            name: TopicName::decode(from.text()?)?,
             partitions: from.varint32()?,
             retention: retention(from)?,
             next_offset: Offset(from.varint()?),

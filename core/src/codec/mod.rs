@@ -1,5 +1,6 @@
 //! Records and snapshot images to bytes and back. One codec serves the log and snapshots.
 
+mod access;
 mod chunk;
 mod decision_fields;
 mod effects;
@@ -36,7 +37,8 @@ mod tests {
     use super::*;
     use crate::record::{Event, Image, Record, RunImage};
     use crate::types::{
-        Boot, GroupName, Offset, PartitionId, Position, ProduceScope, Scope, Timestamp, TopicId, TopicName,
+        Body, Boot, GroupName, Metadata, Offset, PartitionId, Position, ProduceScope, Scope, TenantId, Timestamp,
+        TopicId, TopicName, metadata,
     };
     use crate::wire::put_bytes;
 
@@ -52,6 +54,47 @@ mod tests {
         assert_eq!(read(b"t", b""), Ok(ProduceScope::new(&topic, None)));
         assert_eq!(read(b"t", b"u"), Ok(ProduceScope::new(&topic, Some(&other))));
         assert_eq!(read(b"t", b"t"), Err(Malformed("destination is the requested topic")));
+    }
+
+    #[test]
+    fn scope_has_one_tenant() {
+        let seven = |name: &str| TopicName::of(TenantId(7), name).unwrap();
+        let scope = ProduceScope::new(&seven("t"), Some(&seven("u")));
+        let mut bytes = Vec::new();
+        fields::put_scope(&mut bytes, &scope);
+        assert_eq!(bytes, b"\x03\x01\x17t\x03\x01\x17u");
+        assert_eq!(fields::scope(&mut Reader::new(&bytes)), Ok(scope));
+        let same = ProduceScope::new(&seven("t"), None);
+        assert_eq!(fields::scope(&mut Reader::new(b"\x03\x01\x17t\x00")), Ok(same));
+        let mixed = Err(Malformed("topics of two tenants in one scope"));
+        for bytes in [&b"\x03\x01\x17t\x01t"[..], b"\x01t\x03\x01\x17t", b"\x03\x01\x17t\x03\x01\x18t"] {
+            assert_eq!(fields::scope(&mut Reader::new(bytes)), mixed);
+        }
+        let requested = Some(ProduceScope { topic: seven("t"), destination: TopicName::new("t").unwrap() });
+        let mut bytes = Vec::new();
+        metadata::encode(&Metadata { requested, ..Metadata::default() }, &mut bytes);
+        let malformed = Malformed("topics of two tenants in one scope");
+        assert_eq!(
+            (metadata::decode(&bytes), Body::unpack(&bytes, bytes.len() as u32, 0)),
+            (Err(malformed), Err(malformed))
+        );
+    }
+
+    #[test]
+    fn identities_in_topics_of_two_tenants_differ() {
+        let consumed = |tenant, name: &str| {
+            let (topic, group) = (TopicName::of(TenantId(tenant), name).unwrap(), GroupName::new("g").unwrap());
+            Identity::new("t", Scope::Consume { topic, group }, "k")
+        };
+        let identities =
+            [consumed(0, "t"), consumed(7, "t"), consumed(0x17, "t"), consumed(7, "7t"), consumed(0, "7t")];
+        let mut encoded: Vec<_> = identities.iter().map(encode_identity).collect();
+        for (identity, bytes) in identities.iter().zip(&encoded) {
+            assert_eq!(decode_identity(bytes).as_ref(), Ok(identity));
+        }
+        encoded.sort();
+        encoded.dedup();
+        assert_eq!(encoded.len(), identities.len());
     }
 
     #[test]

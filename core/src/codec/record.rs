@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use super::fields::*;
-use super::{effects, image, payloads};
+use super::{access, effects, image, payloads};
 use crate::record::{CumulativeAck, Event, Record};
 use crate::types::metadata;
 use crate::types::names::*;
-use crate::types::{Boot, GroupId, Millis, Offset, PartitionId, Position, Text, Timestamp, TopicId};
+use crate::types::{
+    Boot, GroupId, Millis, Offset, PartitionId, Position, TenantId, Text, Timestamp, TopicId, TopicName,
+};
 use crate::types::{GroupOrigin, GroupStart, MessageRef};
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
@@ -54,6 +56,12 @@ const PAYLOAD_LOST: u8 = 47;
 const RETENTION_CHANGED: u8 = 39;
 const GROUP_CREATED_BY_CONSUMING: u8 = 40;
 const GROUP_ORIGIN_CHANGED: u8 = 41;
+const KEY_CREATED: u8 = 48;
+const KEY_REVOKED: u8 = 49;
+const KEY_BOUND: u8 = 50;
+const TENANT_CREATED: u8 = 51;
+const TENANT_DELETED: u8 = 52;
+const AUDITED: u8 = 53;
 
 /// The kind byte of an event's frame.
 #[must_use]
@@ -100,6 +108,12 @@ pub fn kind(event: &Event) -> u8 {
         Event::Relocated(_) => RELOCATED,
         Event::PayloadLost(_) => PAYLOAD_LOST,
         Event::WallClockAdjusted(_) => WALL_CLOCK_ADJUSTED,
+        Event::KeyCreated(_) => KEY_CREATED,
+        Event::KeyRevoked { .. } => KEY_REVOKED,
+        Event::KeyBound { .. } => KEY_BOUND,
+        Event::TenantCreated { .. } => TENANT_CREATED,
+        Event::TenantDeleted { .. } => TENANT_DELETED,
+        Event::Audited(_) => AUDITED,
         Event::Restored(image) => image::kind(image),
     }
 }
@@ -114,7 +128,7 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
         Event::Booted { boot } => put_varints(out, [at, u64::from(boot.0)]),
         Event::TopicCreated { topic, name, partitions, retention } => {
             put_varints(out, [at, u64::from(topic.0)]);
-            put_bytes(out, name.as_str().as_bytes());
+            put_bytes(out, name.encoded().as_bytes());
             put_varint(out, u64::from(*partitions));
             put_retention(out, *retention);
         }
@@ -265,6 +279,28 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             put_varint(out, at);
             put_adjustment(out, adjustment);
         }
+        Event::KeyCreated(key) => {
+            put_varint(out, at);
+            access::put_key(out, key);
+        }
+        Event::KeyRevoked { key } => {
+            put_varint(out, at);
+            access::put_key_id(out, *key);
+        }
+        Event::KeyBound { key, certificate_san } => {
+            put_varint(out, at);
+            access::put_key_id(out, *key);
+            access::put_san(out, certificate_san.as_ref());
+        }
+        Event::TenantCreated { tenant, name } => {
+            put_varints(out, [at, u64::from(tenant.0)]);
+            out.extend_from_slice(name.as_str().as_bytes());
+        }
+        Event::TenantDeleted { tenant } => put_varints(out, [at, u64::from(tenant.0)]),
+        Event::Audited(audit) => {
+            put_varint(out, at);
+            access::put_audit(out, audit);
+        }
         Event::Restored(_) => unreachable!("handled above"),
     }
 }
@@ -302,7 +338,7 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
         BOOTED => Event::Booted { boot: Boot(reader.varint32()?) },
         TOPIC_CREATED => Event::TopicCreated {
             topic: TopicId(reader.varint32()?),
-            name: topic_name(reader.text()?)?,
+            name: TopicName::decode(reader.text()?)?,
             partitions: reader.varint32()?,
             retention: retention(reader)?,
         },
@@ -447,6 +483,14 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
         RELOCATED => Event::Relocated(Box::new(payloads::relocated(reader)?)),
         PAYLOAD_LOST => Event::PayloadLost(Box::new(payloads::lost(reader)?)),
         WALL_CLOCK_ADJUSTED => Event::WallClockAdjusted(adjustment(reader)?),
+        KEY_CREATED => Event::KeyCreated(Box::new(access::key(reader)?)),
+        KEY_REVOKED => Event::KeyRevoked { key: access::key_id(reader)? },
+        KEY_BOUND => Event::KeyBound { key: access::key_id(reader)?, certificate_san: access::san(reader)? },
+        TENANT_CREATED => {
+            Event::TenantCreated { tenant: TenantId(reader.varint32()?), name: tenant_name(rest_text(reader)?)? }
+        }
+        TENANT_DELETED => Event::TenantDeleted { tenant: TenantId(reader.varint32()?) },
+        AUDITED => Event::Audited(Box::new(access::audit(reader)?)),
         _ => return Err(Malformed("unknown record kind")),
     })
 }

@@ -246,14 +246,15 @@ impl Consecutive for u64 {
     }
 }
 
-/// A time and a serial number.
-impl<T: Ord> Consecutive for (T, u64) {
+/// A time and a number.
+impl<T: Ord, N: Consecutive> Consecutive for (T, N) {
+    #[inline]
     fn distance(&self, first: &Self) -> usize {
         self.1.distance(&first.1)
     }
 }
 
-impl<K: Consecutive, V> CowMap<K, V> {
+impl<K: Consecutive, V, C: Deref<Target = Chunk<K, V>>> CowMap<K, V, C> {
     /// As [`CowMap::get`], faster if the keys near this one are consecutive.
     #[must_use]
     #[inline]
@@ -274,7 +275,7 @@ impl<K: Consecutive, V> CowMap<K, V> {
     }
 }
 
-impl<K: Consecutive + Clone, V: Clone> CowMap<K, V> {
+impl<K: Consecutive + Clone, V, C: Holder<K, V>> CowMap<K, V, C> {
     /// As [`CowMap::get_mut`], faster if the keys near this one are consecutive.
     #[inline]
     pub(crate) fn get_near_mut(&mut self, key: &K) -> Option<&mut V> {
@@ -285,6 +286,9 @@ impl<K: Consecutive + Clone, V: Clone> CowMap<K, V> {
     /// As [`CowMap::remove`], faster if the keys near this one are consecutive.
     #[inline]
     pub(crate) fn remove_near(&mut self, key: &K) -> Option<V> {
+        if self.starts_with(key) {
+            return self.remove_front();
+        }
         let (index, at) = self.locate_near(key)?;
         Some(self.remove_at(index, at).1)
     }
@@ -365,18 +369,31 @@ impl<K: Ord + Clone, V, C: Holder<K, V>> CowMap<K, V, C> {
         K: Borrow<Q>,
     {
         // Queues remove their first entry.
-        if let Some(slot) = self.slots.front_mut()
-            && slot.chunk.entries.front().is_some_and(|(first, _)| first.borrow() == key)
-        {
-            let (_, value) = slot.chunk.write().entries.pop_front()?;
-            self.len -= 1;
-            let left = slot.chunk.len();
-            if left == 0 || left < SPARSE && self.slots.len() > 1 {
-                self.merge_or_drop(0);
-            }
-            return Some(value);
+        if self.starts_with(key) {
+            return self.remove_front();
         }
         self.remove_anywhere(key)
+    }
+
+    #[inline]
+    fn starts_with<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let first = self.slots.front().and_then(|slot| slot.chunk.entries.front());
+        first.is_some_and(|(first, _)| first.borrow() == key)
+    }
+
+    #[inline]
+    fn remove_front(&mut self) -> Option<V> {
+        let slot = self.slots.front_mut()?;
+        let (_, value) = slot.chunk.write().entries.pop_front()?;
+        self.len -= 1;
+        let left = slot.chunk.len();
+        if left == 0 || left < SPARSE && self.slots.len() > 1 {
+            self.merge_or_drop(0);
+        }
+        Some(value)
     }
 
     fn remove_anywhere<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
@@ -552,4 +569,25 @@ impl<K: fmt::Debug, V: fmt::Debug, C: Deref<Target = Chunk<K, V>>> fmt::Debug fo
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self).finish()
     }
+}
+
+/// The entries of a map; each chunk is dropped when its last entry is read.
+pub(crate) fn entries_of<K, V>(map: CowMap<K, V>) -> impl Iterator<Item = (K, V)> + Clone + Send + 'static
+where
+    K: Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    let mut chunks = map.into_chunks();
+    let mut current: Option<(Arc<Chunk<K, V>>, usize)> = None;
+    std::iter::from_fn(move || {
+        loop {
+            if let Some((chunk, next)) = &mut current
+                && let Some((key, value)) = chunk.iter().nth(*next)
+            {
+                *next += 1;
+                return Some((key.clone(), value.clone()));
+            }
+            current = Some((chunks.next()?, 0));
+        }
+    })
 }

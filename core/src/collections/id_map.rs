@@ -25,7 +25,7 @@ impl Id for GroupId {
 
 /// A map sorted by id.
 ///
-/// A lookup takes one step as long as few ids between the first and the wanted one were removed, else O(log n). An
+/// A lookup takes one step as long as no id between the first and the wanted one was removed, else O(log n). An
 /// insert behind all others moves nothing; other inserts and removals move the entries behind them.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct IdMap<K, V> {
@@ -52,13 +52,20 @@ impl<K: Id, V> IdMap<K, V> {
     /// The value at `key`.
     #[inline]
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
-        self.find(*key).ok().map(|at| &self.entries[at].1)
+        match self.entries.get(self.guess(*key)?) {
+            Some((found, value)) if found == key => Some(value),
+            _ => self.search(*key).ok().map(|at| &self.entries[at].1),
+        }
     }
 
     /// Mutable access to the value at `key`.
     #[inline]
     pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        self.find(*key).ok().map(|at| &mut self.entries[at].1)
+        let guess = self.guess(*key)?;
+        match self.entries.get(guess) {
+            Some((found, _)) if found == key => Some(&mut self.entries[guess].1),
+            _ => self.search(*key).ok().map(|at| &mut self.entries[at].1),
+        }
     }
 
     /// Whether there is an entry at `key`.
@@ -108,14 +115,28 @@ impl<K: Id, V> IdMap<K, V> {
         self.entries.iter_mut().map(|(_, value)| value)
     }
 
-    /// Where `key` is, or where it would be inserted.
+    /// Where `key` is if no id between the first and it was removed; else it is before that. `None` without entries.
     #[inline]
+    fn guess(&self, key: K) -> Option<usize> {
+        let (first, _) = self.entries.first()?;
+        Some(key.number().wrapping_sub(first.number()) as usize)
+    }
+
+    /// Where `key` is, or where it would be inserted.
     fn find(&self, key: K) -> Result<usize, usize> {
-        let Some((first, _)) = self.entries.first() else { return Err(0) };
-        // Ids are distinct, so an entry is never further from the first than its id.
-        let most = key.number().saturating_sub(first.number());
-        let at = (most as usize).min(self.entries.len() - 1);
-        if self.entries[at].0 == key { Ok(at) } else { self.entries.binary_search_by_key(&key, |(key, _)| *key) }
+        match self.guess(key) {
+            Some(guess) if self.entries.get(guess).is_some_and(|(found, _)| *found == key) => Ok(guess),
+            _ => self.search(key),
+        }
+    }
+
+    /// As [`IdMap::find`], if `key` is not known or ids before it were removed.
+    #[cold]
+    fn search(&self, key: K) -> Result<usize, usize> {
+        match self.entries.last() {
+            Some((last, _)) if *last == key => Ok(self.entries.len() - 1),
+            _ => self.entries.binary_search_by_key(&key, |(key, _)| *key),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Commands on topics, groups and dead letters.
 
 use crate::types::{
-    GroupName, GroupStart, Millis, Offset, PartitionId, Retention, Setting, Timestamp, TopicId, TopicName,
+    GroupName, GroupStart, Millis, Offset, PartitionId, Retention, Setting, TenantId, Timestamp, TopicId, TopicName,
 };
 
 /// Creates a topic, or confirms that it exists.
@@ -34,9 +34,12 @@ pub struct DeleteTopic {
     pub name: TopicName,
 }
 
-/// Lists all topics.
+/// Lists all topics of a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ListTopics;
+pub struct ListTopics {
+    /// The tenant.
+    pub tenant: TenantId,
+}
 
 /// Describes a topic, its partitions and its groups.
 #[derive(Clone, Debug, PartialEq, Eq)]

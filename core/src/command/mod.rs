@@ -3,12 +3,17 @@
 //! Each command is a struct of its own that implements [`Request`](crate::Request) and so names the type of its reply;
 //! [`Command`] is the enum of all of them, which is what [`Pipeline::handle`](crate::Pipeline::handle) takes.
 
+mod access;
 mod admin;
 mod consume;
 mod effects;
 mod produce;
 mod settle;
 
+pub use self::access::{
+    ACCESS_PAGE_MAX, BindKey, CreateKey, CreateTenant, DeleteTenant, KeyExpiry, ListAudit, ListKeys, ListTenants,
+    RevokeKey, Target,
+};
 pub use self::admin::{
     ChangeRetention, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, ListGroups, ListTopics, Pause,
     Peek, Purge, REDRIVE_SLICE, Redrive, RedriveRest, RedriveSelection, Resume, Seek, SeekTo,
@@ -19,6 +24,7 @@ pub use self::effects::{
 };
 pub use self::produce::Produce;
 pub use self::settle::{Ack, AckCumulative, Complete, ExpireLease, Extend, Nack, Release, Retry, Withdraw};
+use crate::types::ConsumerId;
 pub use crate::types::{Claim, TokenClaim};
 
 /// One command. Every command gets exactly one [`Reply`](crate::Reply) or [`Refusal`](crate::Refusal); a refused
@@ -32,7 +38,7 @@ pub enum Command {
     ChangeRetention(ChangeRetention),
     /// Deletes a topic with its messages, groups and produce identities. Closes its streams.
     DeleteTopic(DeleteTopic),
-    /// Lists all topics.
+    /// Lists all topics of a tenant.
     ListTopics(ListTopics),
     /// Describes a topic, its partitions and its groups.
     DescribeTopic(DescribeTopic),
@@ -82,4 +88,32 @@ pub enum Command {
     Redrive(Redrive),
     /// Removes the messages of a topic.
     Purge(Purge),
+    /// Creates a key.
+    CreateKey(Box<CreateKey>),
+    /// Revokes a key and closes its streams.
+    RevokeKey(RevokeKey),
+    /// Binds a key to a name in client certificates.
+    BindKey(BindKey),
+    /// Lists keys.
+    ListKeys(ListKeys),
+    /// Registers a tenant, or confirms that it is registered.
+    CreateTenant(CreateTenant),
+    /// Deletes a tenant that has nothing.
+    DeleteTenant(DeleteTenant),
+    /// Lists tenants.
+    ListTenants(ListTenants),
+    /// Lists what was audited.
+    ListAudit(ListAudit),
+}
+
+impl Command {
+    /// The stream that the command is about, if it is about one.
+    pub(crate) const fn stream(&self) -> Option<ConsumerId> {
+        match self {
+            Self::SetPrefetch(SetPrefetch { consumer, .. })
+            | Self::Unsubscribe(Unsubscribe { consumer })
+            | Self::CloseStream(CloseStream { consumer }) => Some(*consumer),
+            _ => None,
+        }
+    }
 }

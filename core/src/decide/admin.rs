@@ -30,6 +30,9 @@ pub(crate) fn create_topic<F: Faults>(
         let (len, max) = (u64::from(partitions), u64::from(limits.partitions_max));
         return Err(Refusal::TooMany { what: "partitions", len, max });
     }
+    if !state.has_tenant(name.tenant()) {
+        return Err(Refusal::Invalid("the tenant of the topic is not registered"));
+    }
     if state.topic_count() >= limits.topics_max {
         return Err(context.overloaded(Overload::Objects));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::dead_letter::{check_source, slot};
 use super::produce::{Pending, produce_after, router_use};
 use super::settle::{ClaimStatus, claim_status, has_identity, is_contested};
-use super::{Decision, DecisionContext, check_len};
+use super::{Decision, DecisionContext, check_len, check_tenant};
 use crate::command::{Complete, TokenClaim};
 use crate::faults::Faults;
 use crate::record::{Completed, EffectConclusion, Event, Produced, StepResult, Stored};
@@ -40,6 +40,7 @@ pub(crate) fn complete<F: Faults>(
     let mut outputs = Vec::with_capacity(request.produce.len());
     for message in &mut request.produce {
         let topic = message.topic.clone();
+        check_tenant(&request.claim.topic, &topic)?;
         let decision = produce_after(context, &pending, message)?;
         if let Some(event) = decision.event() {
             pending.add(event);

@@ -9,6 +9,7 @@ use crate::command::{
 use crate::faults::Faults;
 use crate::record::{EffectBegun, EffectDeadLettered, Event};
 use crate::reply::{FoundEffect, Overload, Refusal, Reply, StoreReply};
+use crate::state::VisibleEffects;
 use crate::types::{
     DeadReason, Effect, EffectStatus, Identity, LeaseToken, Lifetime, MessageRef, Millis, OwnerName, Scope, Text,
 };
@@ -21,6 +22,8 @@ pub(crate) struct EffectDecisions<'a, F> {
     pub(crate) context: DecisionContext<'a, F>,
     /// The token of a grant, if one is made.
     pub(crate) token: LeaseToken,
+    /// Which effects a list may show.
+    pub(crate) visible: VisibleEffects,
 }
 
 impl<F: Faults> EffectDecisions<'_, F> {
@@ -36,8 +39,8 @@ impl<F: Faults> EffectDecisions<'_, F> {
                 Ok(Decision::reply_only(Reply::Store(StoreReply::Effect(effect))))
             }
             StoreCommand::List(request) => {
-                let page =
-                    Box::new(self.context.state.list_effects(request, &self.context.limits.work, self.context.now));
+                let DecisionContext { state, limits, now, .. } = &self.context;
+                let page = Box::new(state.list_effects(request, self.visible, &limits.work, *now));
                 Ok(Decision::reply_only(Reply::Store(StoreReply::Listed(page))))
             }
             StoreCommand::Forget(Forget { identity }) => {

@@ -3,11 +3,13 @@
 //! A decision reads a [`DecisionContext`] and returns the record to append and the reply to give once that record is
 //! durable. It changes nothing.
 
+pub(crate) mod access;
 pub(crate) mod admin;
 pub(crate) mod complete;
 pub(crate) mod dead_letter;
 pub(crate) mod effects;
 pub(crate) mod failure;
+pub(crate) mod keys;
 pub(crate) mod produce;
 pub(crate) mod settle;
 pub(crate) mod wall_clock;
@@ -119,6 +121,11 @@ impl Decision {
 /// The topic named `name`, or a refusal.
 pub(crate) fn topic<'a>(state: &'a State, name: &TopicName) -> Result<&'a Topic, Refusal> {
     state.topic_named(name).ok_or_else(|| Refusal::UnknownTopic(name.clone()))
+}
+
+/// Refuses `name` to a client that named `topic`, if it is a topic of another tenant: for the client there is none.
+pub(crate) fn check_tenant(topic: &TopicName, name: &TopicName) -> Result<(), Refusal> {
+    if name.has_tenant_of(topic) { Ok(()) } else { Err(Refusal::UnknownTopic(name.clone())) }
 }
 
 /// Refuses a `delay` of more than `max`.

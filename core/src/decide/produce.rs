@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Decision, DecisionContext, check_delay, check_len, topic};
+use super::{Decision, DecisionContext, check_delay, check_len, check_tenant, topic};
 use crate::command::Produce;
 use crate::faults::Faults;
 use crate::record::{DedupeWindow, Event};
@@ -11,6 +11,7 @@ use crate::state::{DedupeEntry, Group, Load, Partition, State, Topic};
 use crate::types::partitioner::partition_of;
 use crate::types::{
     Body, Envelope, GroupId, IdentityKey, Limits, Metadata, Offset, PartitionId, ProduceScope, Routing, TopicId,
+    TopicName,
 };
 
 /// A produce that follows no other of the same step.
@@ -96,7 +97,11 @@ pub(super) fn produce_after<F: Faults>(
     if has_no_metadata(request) && request.delay.is_none() {
         return produce_bare(context, pending, request);
     }
+    if has_only_identity(request) {
+        return produce_keyed(context, pending, request);
+    }
     check_sizes(limits, request)?;
+    request.envelope.target_topic.as_ref().map_or(Ok(()), |target| check_tenant(&request.topic, target))?;
     let (dedupe, key) = match deduplicate(context, pending, request)? {
         Dedupe::Duplicate(DedupeEntry { partition, offset, .. }) => {
             let router = RouterUse::NoDecision;
@@ -150,6 +155,37 @@ fn produce_bare<F: Faults>(
     let (duplicate, already_done, router) = (false, context.faults.is_told_done(&skipped), RouterUse::NoDecision);
     let event = Event::Produced { topic, partition, offset, body, dedupe: None, skipped };
     Ok(Decision::new(event, Reply::Produced(Produced { partition, offset, duplicate, already_done, router })))
+}
+
+/// As [`produce_after`], of a message for which [`has_only_identity`].
+fn produce_keyed<F: Faults>(
+    context: &DecisionContext<'_, F>,
+    pending: &Pending,
+    request: &Produce,
+) -> Result<Decision, Refusal> {
+    let DecisionContext { state, limits, .. } = *context;
+    check_keyed_sizes(limits, request)?;
+    let router = RouterUse::NoDecision;
+    let (dedupe, key) = match deduplicate(context, pending, request)? {
+        Dedupe::Duplicate(DedupeEntry { partition, offset, .. }) => {
+            let produced = Produced { partition, offset, duplicate: true, already_done: false, router };
+            return Ok(Decision::reply_only(Reply::Produced(produced)));
+        }
+        Dedupe::New(window, key) => (window, key),
+        Dedupe::NoKey => unreachable!("the message has a key"),
+    };
+    let destination = topic(state, &request.topic)?;
+    let partition = choose_partition(destination, None, request.key())?;
+    let load = Load { messages: 1, bytes: request.payload_len() as u64 };
+    check_load(limits, load)?;
+    check_capacity(context, destination, partition, pending.with(destination.id(), partition, load))?;
+    let offset = Offset(destination.next_offset().0 + pending.messages(destination.id()));
+    let body = request.packed().to_store_keyed(&request.envelope, key);
+    let key = body.known_identity().expect("the body was just made with it");
+    let skipped = skipping_groups(context, destination, (&body, key));
+    let already_done = context.faults.is_told_done(&skipped);
+    let event = Event::Produced { topic: destination.id(), partition, offset, body, dedupe: Some(dedupe), skipped };
+    Ok(Decision::new(event, Reply::Produced(Produced { partition, offset, duplicate: false, already_done, router })))
 }
 
 /// All groups of the topic, if each has acked a message of the same identity and requested topic; else none, and the
@@ -224,10 +260,16 @@ pub(crate) fn router_use(state: &State, request: &Produce) -> RouterUse {
     let target = decision.target_topic.as_ref().or(envelope.target_topic.as_ref()).unwrap_or(&request.topic);
     // The producer's partition must exist in the router's topic, too.
     let partition = decision.partition_override.or(envelope.partition_override);
-    let exists = state
-        .topic_named(target)
-        .is_some_and(|topic| partition.is_none_or(|partition| partition.0 < topic.partition_count()));
+    let found = state.topic_named(target).filter(|_| target.has_tenant_of(&request.topic));
+    let exists = found.is_some_and(|topic| partition.is_none_or(|partition| partition.0 < topic.partition_count()));
     if exists { RouterUse::Followed } else { RouterUse::Ignored }
+}
+
+/// The topic in which a message is stored if it is accepted.
+pub(crate) fn final_topic<'a>(state: &State, request: &'a Produce) -> &'a TopicName {
+    let followed = request.routing.as_ref().filter(|_| router_use(state, request) == RouterUse::Followed);
+    let routed = followed.and_then(|decision| decision.target_topic.as_ref());
+    routed.or(request.envelope.target_topic.as_ref()).unwrap_or(&request.topic)
 }
 
 /// Moves the router's decision into the envelope, unless it is ignored.
@@ -270,10 +312,24 @@ fn check_sizes(limits: &Limits, request: &Produce) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// As [`check_sizes`], of a message for which [`has_only_identity`].
+fn check_keyed_sizes(limits: &Limits, request: &Produce) -> Result<(), Refusal> {
+    check_key_and_value(limits, request)?;
+    let Envelope { tenant_id, idempotency_key, .. } = &request.envelope;
+    let (tenant, key) = (tenant_id.as_ref().map(|id| id.len()), idempotency_key.as_ref().map(|key| key.len()));
+    check_len("idempotency key", key.unwrap_or(0), limits.idempotency_key_bytes_max)?;
+    check_len("tenant id", tenant.unwrap_or(0), limits.id_bytes_max)?;
+    let metadata = tenant.map_or(0, |len| len + FIELD) + key.map_or(0, |len| len + FIELD);
+    check_len("metadata", metadata, limits.metadata_bytes_max)?;
+    check_len("message", request.payload_len() + metadata, limits.message_bytes_max)
+}
+
+/// What a field of the metadata takes beside its text, at most.
+const FIELD: usize = 16;
+
 /// An upper bound of the encoded length of all texts in the metadata. Topic names and numbers are not counted; together
 /// they take less than a kilobyte.
 fn metadata_len(request: &Produce) -> usize {
-    const FIELD: usize = 16;
     let envelope = &request.envelope;
     let texts = [
         &envelope.run_id,
@@ -289,6 +345,13 @@ fn metadata_len(request: &Produce) -> usize {
     let pairs: usize = pairs.map(|(name, value)| name.len() + value.len() + FIELD).sum();
     let label = request.routing.as_ref().map_or(0, |routing| routing.routing.label.len() + FIELD);
     texts + deadline + pairs + label
+}
+
+/// Whether all metadata of the message is an idempotency key, with a tenant or without: most messages with a key have
+/// nothing else.
+fn has_only_identity(request: &Produce) -> bool {
+    let is_bare = request.routing.is_none() && request.trace.is_none() && request.delay.is_none();
+    is_bare && request.envelope.has_only_identity()
 }
 
 /// Whether the message has no metadata; most have none.

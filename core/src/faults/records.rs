@@ -45,7 +45,7 @@ pub(super) fn replay(fault: Fault, state: &mut State, record: &Record) -> Result
             Ok(())
         }
         (Fault::NameCutOnReplay, Event::TopicCreated { topic, name, partitions, retention }) => {
-            let cut = name.as_str().split('/').next().and_then(|cut| TopicName::new(cut).ok());
+            let cut = name.as_str().split('/').next().and_then(|cut| TopicName::of(name.tenant(), cut).ok());
             let (topic, partitions, retention) = (*topic, *partitions, *retention);
             let name = cut.unwrap_or_else(|| name.clone());
             state.apply(&Record { at: record.at, event: Event::TopicCreated { topic, name, partitions, retention } })

@@ -6,7 +6,7 @@ use super::credit::Credit;
 use super::turn_set::TurnSet;
 use super::unanswered::Unanswered;
 use crate::command::OnDisconnect;
-use crate::types::{ConsumerId, GroupId, Millis, OwnerName, PartitionId, Position, TopicId};
+use crate::types::{ConsumerId, GroupId, KeyId, Millis, OwnerName, PartitionId, Position, Timestamp, TopicId};
 
 /// A connected consumer.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub(crate) struct Consumer {
     /// Its leases; empty unless they are released when it disconnects.
     pub(crate) leases: BTreeSet<(PartitionId, Position)>,
     pub(crate) unanswered: Unanswered,
+    /// The key that opened it, and when that expires.
+    pub(crate) key: Option<(KeyId, Option<Timestamp>)>,
 }
 
 impl Consumer {

@@ -3,8 +3,9 @@
 //! A lease runs from the moment its grant could leave, so it can outlast the recorded end. That is volatile: after a
 //! restart the recorded end counts.
 
-use crate::collections::cow::OwnMap;
-use crate::types::{Identity, LeaseToken, Lsn, Millis, Timestamp};
+use crate::collections::cow::{Consecutive, OwnMap};
+use crate::state::EffectStore;
+use crate::types::{Effect, EffectNamespace, Identity, IdentityKey, LeaseToken, Lsn, Millis, Scope, Timestamp};
 
 /// The grants of this boot that have not ended.
 #[derive(Clone, Debug, Default)]
@@ -18,14 +19,70 @@ pub(crate) struct Grants {
 /// A grant that runs, as far as it is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
-    pub(crate) identity: Identity,
-    pub(crate) lease: Millis,
-    /// The end of the lease; `None` until the grant could leave.
-    pub(crate) end: Option<Timestamp>,
-    /// The record of the grant or of its last renewal.
-    decided_at: Lsn,
+    of: Granted,
+    run: Run,
     /// Not after the lease can have ended or its effect can expire in the recorded state.
     check_at: Timestamp,
+}
+
+/// The effect of a grant. There can be as many as effects, so what most have is kept small.
+#[derive(Clone, Debug)]
+enum Granted {
+    /// Of [`EffectNamespace::Shared`]: its key shares the bytes of the store.
+    Shared(IdentityKey),
+    /// Of a group.
+    Consumed(Box<Identity>),
+}
+
+/// How far the lease of a grant is known.
+#[derive(Clone, Debug)]
+enum Run {
+    /// The grant or its last renewal could not leave yet; `decided_at` is its record.
+    Unreleased { lease: Millis, decided_at: Lsn },
+    /// It ends then.
+    Until(Timestamp),
+}
+
+impl Grant {
+    /// The end of the lease; `None` until the grant could leave.
+    pub(crate) fn end(&self) -> Option<Timestamp> {
+        match self.run {
+            Run::Unreleased { .. } => None,
+            Run::Until(end) => Some(end),
+        }
+    }
+
+    /// The end of the lease, were it to begin at `now` unless it runs already.
+    pub(crate) fn end_from(&self, now: Timestamp) -> Timestamp {
+        match self.run {
+            Run::Unreleased { lease, .. } => now.after(lease),
+            Run::Until(end) => end,
+        }
+    }
+
+    /// The identity of the effect.
+    pub(crate) fn identity(&self) -> Identity {
+        match &self.of {
+            Granted::Shared(key) => EffectNamespace::Shared.identity(key),
+            Granted::Consumed(identity) => (**identity).clone(),
+        }
+    }
+
+    /// The effect in `store`, expired or not.
+    pub(crate) fn effect<'a>(&self, store: &'a EffectStore) -> Option<&'a Effect> {
+        match &self.of {
+            Granted::Shared(key) => store.shared(key),
+            Granted::Consumed(identity) => store.get(identity),
+        }
+    }
+}
+
+/// Most commands of a batch of begins are given a token each.
+impl Consecutive for LeaseToken {
+    #[inline]
+    fn distance(&self, first: &Self) -> usize {
+        self.counter.distance(&first.counter)
+    }
 }
 
 /// When the lease of a grant ends.
@@ -50,8 +107,12 @@ impl Grants {
         lease: Millis,
         until: Timestamp,
     ) {
+        let of = match identity.scope {
+            Scope::Consume { .. } => Granted::Consumed(Box::new(identity)),
+            _ => Granted::Shared(identity.packed().clone()),
+        };
         // The lease ends at `until` or later, and its effect expires at its end or later.
-        let grant = Grant { identity, lease, end: None, decided_at, check_at: until };
+        let grant = Grant { of, run: Run::Unreleased { lease, decided_at }, check_at: until };
         if let Some(before) = self.running.insert(token, grant) {
             self.checks.remove(&(before.check_at, token));
         }
@@ -61,8 +122,11 @@ impl Grants {
     /// The grant or the renewal that was recorded at `decided_at` could leave at `now`. One that was renewed since runs
     /// from that renewal.
     pub(crate) fn released(&mut self, token: LeaseToken, decided_at: Lsn, now: Timestamp) {
-        if let Some(grant) = self.running.get_mut(&token).filter(|grant| grant.decided_at == decided_at) {
-            grant.end.get_or_insert(now.after(grant.lease));
+        let Some(grant) = self.running.get_near_mut(&token) else { return };
+        if let Run::Unreleased { lease, decided_at: of } = grant.run
+            && of == decided_at
+        {
+            grant.run = Run::Until(now.after(lease));
         }
     }
 
@@ -74,7 +138,7 @@ impl Grants {
     }
 
     pub(crate) fn end_of(&self, token: LeaseToken) -> GrantEnd {
-        match self.running.get(&token).map(|grant| grant.end) {
+        match self.running.get_near(&token).map(Grant::end) {
             None => GrantEnd::Recorded,
             Some(None) => GrantEnd::Unreleased,
             Some(Some(end)) => GrantEnd::At(end),
@@ -83,7 +147,7 @@ impl Grants {
 
     /// The grants that run, with the end of the lease if it is known and the time of the next check.
     pub(super) fn all(&self) -> impl Iterator<Item = (LeaseToken, Option<Timestamp>, Timestamp)> {
-        self.running.iter().map(|(token, grant)| (*token, grant.end, grant.check_at))
+        self.running.iter().map(|(token, grant)| (*token, grant.end(), grant.check_at))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -3,13 +3,14 @@
 use super::cursor::Cursor;
 use super::leases::EndedBy;
 use super::priorities::PriorityQueue;
+use super::withdraw::delivery;
 use super::{Clocks, GroupIndex, Index, RetainedInPartition, Sweep, Timer, TopicIndex};
 use crate::collections::partition_set::PartitionSet;
 use crate::record::{Completed, DeadLetterSlot, Event, MessageAt, Record, Referrer};
 use crate::state::{DedupeTable, EffectTable, Group, Message, NamespaceRef, State, Topic, View};
 use crate::types::{
-    DeadReason, DeliveryState, EffectNamespace, GroupId, Identity, MessageRef, Offset, PartitionId, Phase, Position,
-    Scope, Timestamp, TopicId,
+    DeadReason, EffectNamespace, GroupId, Identity, MessageRef, Offset, PartitionId, Phase, Position, Scope, Timestamp,
+    TopicId,
 };
 
 impl Index {
@@ -107,6 +108,12 @@ impl Index {
             | Event::Relocated(_)
             | Event::PayloadLost(_)
             | Event::WallClockAdjusted(_)
+            | Event::KeyCreated(_)
+            | Event::KeyRevoked { .. }
+            | Event::KeyBound { .. }
+            | Event::TenantCreated { .. }
+            | Event::TenantDeleted { .. }
+            | Event::Audited(_)
             | Event::Restored(_) => {}
         }
     }
@@ -265,6 +272,8 @@ impl Index {
             Event::Relocated(_) => {}
             // Timers in wall time are compared with the adjusted time when they are polled.
             Event::WallClockAdjusted(_) | Event::Restored(_) => {}
+            Event::KeyCreated(_) | Event::KeyRevoked { .. } | Event::KeyBound { .. } => {}
+            Event::TenantCreated { .. } | Event::TenantDeleted { .. } | Event::Audited(_) => {}
         }
     }
 
@@ -428,7 +437,7 @@ impl Index {
     fn remove_group(&mut self, topic: TopicId, group: GroupId) {
         let group_index = self.topic_mut(topic).groups.remove(&group).expect("the index contains every group");
         for consumer in group_index.turns.members() {
-            self.consumers.remove(consumer);
+            self.remove_consumer(*consumer);
         }
         self.returned(topic, group);
         self.work_done(topic, group);
@@ -481,39 +490,6 @@ impl Index {
             self.update_retained_of(topic, partition, messages);
         }
         self.reconcile_deadlines(topic);
-    }
-
-    /// Removes a message from the ready ones of its group, or ends its lease.
-    fn withdraw(&mut self, state: &State, message_ref: &MessageRef, by: EndedBy, now: Timestamp) {
-        if self.end_lease(message_ref, by, now) {
-            return;
-        }
-        let Some(topic) = state.topic(message_ref.topic) else { return };
-        match delivery_of(topic, message_ref).map(|delivery| delivery.phase) {
-            Some(Phase::Queued { not_before }) => self.timers.cancel(not_before, Timer::Retry(*message_ref)),
-            Some(Phase::Leased { .. }) => unreachable!("every lease is in the index"),
-            None => {}
-        }
-        let flags =
-            topic.partition(message_ref.partition).and_then(|partition| partition.flags_at(message_ref.position));
-        let Some(flags) = flags else { return };
-        self.cursor_mut(message_ref).take(flags.priority, message_ref.position);
-    }
-
-    fn withdraw_group(&mut self, state: &State, topic: TopicId, group: GroupId, now: Timestamp) {
-        let durable = state.topic(topic).and_then(|topic| topic.group(group)).expect("the record is not applied yet");
-        for (partition, progress) in durable.partitions() {
-            for (position, delivery) in progress.deliveries() {
-                let message_ref = MessageRef { topic, group, partition, position };
-                match delivery.phase {
-                    Phase::Leased { .. } => {
-                        let ended = self.end_lease(&message_ref, EndedBy::Other, now);
-                        assert!(ended, "every lease is in the index");
-                    }
-                    Phase::Queued { not_before } => self.timers.cancel(not_before, Timer::Retry(message_ref)),
-                }
-            }
-        }
     }
 
     /// A message was appended to a partition.
@@ -589,12 +565,4 @@ impl Index {
             self.update_retained_of(durable, partition, messages);
         }
     }
-}
-
-fn delivery<'a>(state: &'a State, message_ref: &MessageRef) -> Option<&'a DeliveryState> {
-    delivery_of(state.topic(message_ref.topic)?, message_ref)
-}
-
-fn delivery_of<'a>(topic: &'a Topic, message_ref: &MessageRef) -> Option<&'a DeliveryState> {
-    topic.group(message_ref.group)?.progress(message_ref.partition)?.delivery(message_ref.position)
 }

@@ -10,6 +10,7 @@ mod cursor;
 mod deadlines;
 mod departed;
 mod grants;
+mod key_streams;
 mod leases;
 mod maintain;
 mod priorities;
@@ -17,6 +18,7 @@ mod retained;
 mod timers;
 mod turn_set;
 mod unanswered;
+mod withdraw;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -28,6 +30,7 @@ pub(crate) use self::credit::Credit;
 use self::cursor::Cursor;
 pub(crate) use self::departed::Departed;
 pub(crate) use self::grants::GrantEnd;
+use self::key_streams::KeyStreams;
 pub use self::leases::LeaseEnd;
 use self::leases::{Lease, Leases};
 use self::priorities::PriorityQueue;
@@ -52,6 +55,7 @@ const SWEEP_SLACK: Millis = Millis(1_000);
 pub struct Index {
     pub(crate) timers: Timers,
     pub(crate) consumers: BTreeMap<ConsumerId, Consumer>,
+    pub(crate) key_streams: KeyStreams,
     pub(crate) leases: Leases,
     pub(crate) departed: Departed,
     pub(crate) retained: Retained,
@@ -156,9 +160,9 @@ impl Index {
     /// As [`Pipeline::canonical`](crate::Pipeline::canonical).
     pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self { timers, consumers, leases, departed, retained, topics, deadlines, .. } = self;
-        let Self { work, work_from, delay_serial, deleted, before: _, .. } = self;
+        let Self { work, work_from, delay_serial, deleted, before: _, key_streams, .. } = self;
         write!(out, "{timers:?} {consumers:?} {leases:?} {departed:?} {retained:?} {topics:?} {deadlines:?} ")?;
-        write!(out, "{work:?} {work_from:?} {delay_serial} {} ", deleted.len())
+        write!(out, "{work:?} {work_from:?} {delay_serial} {} {key_streams:?} ", deleted.len())
     }
 
     /// Connects a consumer.
@@ -166,6 +170,9 @@ impl Index {
         let (topic, group) = (consumer.topic, consumer.group);
         self.returned(topic, group);
         let turn = consumer.turn();
+        if let Some(key) = consumer.key {
+            self.key_streams.opened(key, id);
+        }
         self.consumers.insert(id, consumer);
         let turns = &mut self.group_mut(topic, group).turns;
         turns.join(id);
@@ -175,7 +182,7 @@ impl Index {
 
     /// Disconnects a consumer at `now`; its leases keep running without a holder.
     pub(crate) fn leave(&mut self, state: &State, id: ConsumerId, now: Timestamp) {
-        let Some(consumer) = self.consumers.remove(&id) else { return };
+        let Some(consumer) = self.remove_consumer(id) else { return };
         let group = state.topic(consumer.topic).and_then(|topic| topic.group(consumer.group));
         if let Some(group) = group {
             let turns = &mut self.group_mut(consumer.topic, consumer.group).turns;
@@ -185,6 +192,14 @@ impl Index {
             }
         }
         self.leases.keep_order(id, consumer.unanswered);
+    }
+
+    fn remove_consumer(&mut self, id: ConsumerId) -> Option<Consumer> {
+        let consumer = self.consumers.remove(&id)?;
+        if let Some(key) = consumer.key {
+            self.key_streams.ended(key, id);
+        }
+        Some(consumer)
     }
 
     pub(crate) fn set_prefetch(&mut self, id: ConsumerId, prefetch: u32) -> Option<()> {

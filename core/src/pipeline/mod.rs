@@ -4,6 +4,7 @@
 //! While one batch is written the next one is decided. A failed write or sync is final: everything held is refused, and
 //! only a restart continues.
 
+mod access;
 mod canonical;
 mod cleaning;
 mod damage;
@@ -44,7 +45,7 @@ use crate::faults::{Faults, NoFaults};
 use crate::log::{LogPosition, SegmentInfo, SnapshotHead, Storage, StorageFault};
 use crate::reply::Output;
 use crate::state::State;
-use crate::types::{FrameNumber, Limits, Lsn, Millis, Now, Ticket, Timestamp};
+use crate::types::{Caller, FrameNumber, Limits, Lsn, Millis, Now, Ticket, Timestamp};
 
 /// How long after the last sync an idle log appends a mark, a frame that records what is synced.
 const MARK_AFTER: Millis = Millis(100);
@@ -180,11 +181,23 @@ impl<F: Faults> Pipeline<F> {
     /// is durable. A monotonic time before an earlier one counts as that one. After [`Pipeline::close`] or a failure
     /// every
     /// command is refused.
-    pub fn handle(&mut self, now: impl Into<Now>, mut command: Command) -> Ticket {
+    ///
+    /// The command is that of the program itself: see [`Pipeline::handle_as`].
+    pub fn handle(&mut self, now: impl Into<Now>, command: Command) -> Ticket {
+        self.handle_as(now, &Caller::TRUSTED, command)
+    }
+
+    /// As [`Pipeline::handle`], of a command that `caller` has sent.
+    ///
+    /// While there is no key, any caller may do everything. As soon as there is one, a command is refused with
+    /// [`Refusal::Unauthenticated`](crate::Refusal::Unauthenticated) unless the caller's key is known and has not
+    /// expired at `now`, and with [`Refusal::PermissionDenied`](crate::Refusal::PermissionDenied) unless it grants what
+    /// the command needs. Commands of operators and administrators are audited, refused ones included.
+    pub fn handle_as(&mut self, now: impl Into<Now>, caller: &Caller, mut command: Command) -> Ticket {
         let now = now.into();
         self.log.begin_call();
         self.log.refuse_growth(self.state_bound.is_reached(self.broker.state(), now.mono));
-        self.broker.handle_in_place(now, &mut command, &mut self.log)
+        self.broker.handle_in_place(now, caller, &mut command, &mut self.log)
     }
 
     /// Fires the timers due at `now`: lease expiries, retries, delays, retention.

@@ -23,6 +23,8 @@ const FOOTER_BYTES: u64 = FRAME_HEAD_BYTES as u64;
 const SPARE_FRACTION: u64 = 16;
 /// Beside a new segment, at least this much must be free.
 const SPARE_BYTES_MIN: u64 = 3 * HEADER_BYTES as u64;
+/// A buffer for more bytes than this is not kept for the next batch.
+const SPARE_BUFFER_MAX: usize = 8 << 20;
 
 /// Bytes for two marks, which records may not use as long as there is no next segment: that of an idle log, and that of
 /// a snapshot which frees space.
@@ -384,11 +386,12 @@ impl Writer {
         Some(Batch { ops: std::mem::take(&mut self.ops), through: self.chain.last(), end })
     }
 
-    /// Reuses the largest buffer of a completed batch.
+    /// Reuses the largest buffer of a completed batch, unless it is too large to be kept.
     pub(super) fn recycle(&mut self, ops: Vec<IoOp>) {
         for op in ops {
             if let IoOp::Append { mut bytes, .. } = op
                 && bytes.capacity() > self.spare.capacity()
+                && bytes.capacity() <= SPARE_BUFFER_MAX
             {
                 bytes.clear();
                 self.spare = bytes;

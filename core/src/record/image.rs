@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::state::MessageChunk;
 use crate::types::{
-    Boot, Completion, DecisionFields, DeliveryState, Effect, GroupId, GroupName, GroupOrigin, Identity, LeaseToken,
-    Lsn, MessageRef, Offset, OffsetRef, PartitionId, PayloadRef, Position, ProduceScope, Retention, Text, Timestamp,
-    TopicId, TopicName, WallClock, Winner,
+    AuditEntry, Boot, Completion, DecisionFields, DeliveryState, Effect, GroupId, GroupName, GroupOrigin, Identity,
+    Key, LeaseToken, Lsn, MessageRef, Offset, OffsetRef, PartitionId, PayloadRef, Position, ProduceScope, Retention,
+    TenantId, TenantName, Text, Timestamp, TopicId, TopicName, WallClock, Winner,
 };
 
 /// A part of the state as a snapshot stores it. Applied in the order of the snapshot, the images rebuild the state.
@@ -25,6 +25,24 @@ pub enum Image {
         /// The next topic's number.
         next_topic: TopicId,
     },
+    /// The numbers that tenants and audited commands were given; none if no number was given.
+    Access {
+        /// The last tenant's number.
+        last_tenant: TenantId,
+        /// The next audited command's number.
+        next_audit: u64,
+    },
+    /// A registered tenant.
+    Tenant {
+        /// Its number.
+        tenant: TenantId,
+        /// Its name.
+        name: TenantName,
+    },
+    /// A key.
+    Key(Arc<Key>),
+    /// An audited command.
+    Audit(Arc<AuditEntry>),
     /// A topic.
     Topic {
         /// Its number.

@@ -112,6 +112,12 @@ impl Event {
             | Self::CompletionsExpired { .. }
             | Self::WinnersExpired { .. }
             | Self::WallClockAdjusted(_)
+            | Self::KeyCreated(_)
+            | Self::KeyRevoked { .. }
+            | Self::KeyBound { .. }
+            | Self::TenantCreated { .. }
+            | Self::TenantDeleted { .. }
+            | Self::Audited(_)
             | Self::Restored(_) => {}
         }
     }

@@ -1,5 +1,6 @@
 //! Outputs of the broker: replies, refusals and deliveries.
 
+mod access;
 mod delivery;
 mod describe;
 mod refusal;
@@ -7,14 +8,15 @@ mod store;
 
 use std::sync::Arc;
 
+pub use self::access::{AuditPage, KeyInfo, KeyPage, TenantInfo};
 pub use self::delivery::Delivery;
 pub use self::describe::{Blocked, GroupInfo, ListedGroup, PartitionInfo, ProgressInfo, TopicInfo};
-pub use self::refusal::{FullPartition, Overload, Refusal, TopicSetting};
+pub use self::refusal::{Denied, FullPartition, Overload, Refusal, TopicSetting};
 pub use self::store::{EffectPage, FoundEffect, StoreReply};
 pub use crate::types::StepOutput;
 
 use crate::command::RedriveRest;
-use crate::types::{Body, ConsumerId, Offset, PartitionId, Retention, Ticket, Timestamp, TopicName};
+use crate::types::{Body, ConsumerId, Offset, PartitionId, Retention, TenantId, Ticket, Timestamp, TopicName};
 
 /// An output of the broker. It leaves once every record it depends on is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +51,10 @@ pub enum CloseCause {
     TopicDeleted,
     /// Its group was deleted.
     GroupDeleted,
+    /// The key that opened it was revoked.
+    KeyRevoked,
+    /// The key that opened it has expired.
+    KeyExpired,
 }
 
 /// The reply to a successful command.
@@ -68,7 +74,7 @@ pub enum Reply {
         /// The retention.
         retention: Retention,
     },
-    /// All topics in byte order.
+    /// All topics of the tenant in byte order.
     Topics(Vec<TopicName>),
     /// The description of a topic.
     Topic(Box<TopicInfo>),
@@ -104,6 +110,19 @@ pub enum Reply {
     Completed(Arc<[StepOutput]>),
     /// The reply of the idempotency store.
     Store(StoreReply),
+    /// The key is created.
+    KeyCreated(Box<KeyInfo>),
+    /// A page of keys.
+    Keys(Box<KeyPage>),
+    /// The tenant is registered.
+    TenantCreated {
+        /// Its number.
+        tenant: TenantId,
+    },
+    /// The tenants that the caller may see, in the order of their numbers.
+    Tenants(Vec<TenantInfo>),
+    /// A page of the audit.
+    Audit(Box<AuditPage>),
 }
 
 /// Where a message was stored.

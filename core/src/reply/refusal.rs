@@ -2,13 +2,19 @@
 
 use std::fmt;
 
-use crate::types::{EffectStatus, GroupName, Millis, NameError, PartitionId, TopicName};
+use crate::types::{AuditResult, EffectStatus, GroupName, Millis, NameError, PartitionId, TenantName, TopicName, Verb};
 
 /// Why a command was refused. A refused command has changed nothing; after [`Refusal::LogFailed`] only a restart shows
 /// whether it has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
+    /// The caller has no key although there are keys, or its key is unknown, expired or revoked.
+    #[error("unauthenticated: a key is needed that is neither unknown, expired nor revoked")]
+    Unauthenticated,
+    /// The caller may not do this. Decided before anything that the command names is looked up.
+    #[error("permission denied: {0}")]
+    PermissionDenied(Denied),
     /// The topic does not exist.
     #[error("topic {:?} does not exist", .0.as_str())]
     UnknownTopic(TopicName),
@@ -18,6 +24,21 @@ pub enum Refusal {
     /// The consumer is not connected.
     #[error("no such consumer")]
     UnknownConsumer,
+    /// There is no such key, or it is one of a tenant that the caller does not manage.
+    #[error("no such key")]
+    UnknownKey,
+    /// The tenant is not registered.
+    #[error("tenant {:?} does not exist", .0.as_str())]
+    UnknownTenant(TenantName),
+    /// Another key has this id; draw another one.
+    #[error("a key with this id exists")]
+    KeyExists,
+    /// The name is bound to another key.
+    #[error("the certificate SAN is bound to another key")]
+    CertificateBound,
+    /// The tenant cannot be registered or deleted, since something is named or owned by it.
+    #[error("tenant is in use: {0}")]
+    TenantInUse(&'static str),
     /// The topic exists with other settings than the requested ones.
     #[error("topic exists with {}", .differing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     TopicExists {
@@ -121,12 +142,67 @@ pub enum Refusal {
     LogFailed,
 }
 
+impl Refusal {
+    /// How the refusal of a command is audited.
+    #[must_use]
+    pub fn audited(&self) -> AuditResult {
+        match self {
+            Self::Unauthenticated => AuditResult::Unauthenticated,
+            Self::PermissionDenied(_) => AuditResult::PermissionDenied,
+            Self::UnknownTopic(_)
+            | Self::UnknownGroup(_)
+            | Self::UnknownConsumer
+            | Self::UnknownEffect
+            | Self::UnknownKey
+            | Self::UnknownTenant(_) => AuditResult::NotFound,
+            Self::TopicExists { .. }
+            | Self::KeyExists
+            | Self::CertificateBound
+            | Self::TenantInUse(_)
+            | Self::NotOwner
+            | Self::StaleLease
+            | Self::NotLeased
+            | Self::InProgress { .. }
+            | Self::HashMismatch
+            | Self::OtherOutcome
+            | Self::NotRetryable { .. } => AuditResult::Conflict,
+            Self::Overloaded { .. } | Self::StorageFull | Self::ShuttingDown | Self::LogFailed => {
+                AuditResult::Overloaded
+            }
+            Self::PartitionOutOfRange { .. }
+            | Self::Invalid(_)
+            | Self::Name(_)
+            | Self::DeadlinePassed
+            | Self::TooLarge { .. }
+            | Self::TooMany { .. }
+            | Self::DelayTooLong { .. } => AuditResult::Invalid,
+        }
+    }
+}
+
 fn held_by(full: Option<&FullPartition>) -> String {
     let Some(FullPartition { topic, partition, group }) = full else { return String::new() };
     match group {
         Some(group) => format!(": group \"{group}\" has not acked all of partition {partition} of topic \"{topic}\""),
         None => format!(": partition {partition} of topic \"{topic}\" has no group"),
     }
+}
+
+/// What the caller of a command lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// A grant of this verb on what the command is about.
+    #[error("the key has no grant to {0} this")]
+    Verb(Verb),
+    /// The right to manage all tenants.
+    #[error("only a key of the default tenant with admin on everything manages other tenants")]
+    OtherTenant,
+    /// The right to name this tenant as that of an identity.
+    #[error("the tenant of an idempotency key is the caller's, and no other registered one")]
+    Tenant,
+    /// The right to name this principal.
+    #[error("the principal of scope rpc is the id of the caller's key")]
+    Principal,
 }
 
 /// A partition that is full, and the group that holds it up.
@@ -175,7 +251,7 @@ pub enum Overload {
     DedupeKeys,
     /// Effects of the tenant.
     Effects,
-    /// Topics, groups or consumers.
+    /// Topics, groups, consumers, keys or tenants.
     Objects,
     /// The log's next segment is not ready yet.
     Log,
@@ -206,7 +282,7 @@ impl Overload {
             Self::DeadLetters => "the dead-letter partition is full",
             Self::DedupeKeys => "too many idempotency keys are remembered",
             Self::Effects => "the tenant has too many idempotency records",
-            Self::Objects => "too many topics, groups or consumers",
+            Self::Objects => "too many topics, groups, consumers, keys or tenants",
             Self::Log => "the log is preparing room",
             Self::Memory => "the broker holds as much in memory as it may",
         }

@@ -166,6 +166,12 @@ impl State {
                 let adjusted = self.wall_clock.adjusted(*adjustment, at);
                 self.wall_clock = adjusted.ok_or(Contradiction("adjustment of another wall clock"))?;
             }
+            Event::KeyCreated(key) => self.create_key(key, at)?,
+            Event::KeyRevoked { key } => self.revoke_key(*key)?,
+            Event::KeyBound { key, certificate_san } => self.bind_key(*key, certificate_san.as_ref())?,
+            Event::TenantCreated { tenant, name } => self.create_tenant(*tenant, name)?,
+            Event::TenantDeleted { tenant } => self.delete_tenant(*tenant)?,
+            Event::Audited(audit) => self.add_audit(audit, at),
             Event::Restored(image) => self.restore(image)?,
         }
         Ok(())
@@ -219,6 +225,9 @@ impl State {
     }
 
     pub(super) fn insert_topic(&mut self, mut topic: Topic) -> Result<(), Contradiction> {
+        if !self.has_tenant(topic.name.tenant()) {
+            return Err(Contradiction("topic of a tenant that is not registered"));
+        }
         if topic.id != self.next_topic || self.names.contains_key(&topic.name) {
             return Err(Contradiction("topic exists, or its id is not the next"));
         }
@@ -232,7 +241,7 @@ impl State {
 
     /// Links the source of the dead-letter topic `name`, if it exists, to the topic or unlinks it.
     fn set_dead_letters_of_source(&mut self, name: &TopicName, dead_letters: Option<TopicId>) {
-        let source = name.dead_letter_source().and_then(|source| self.names.get(source));
+        let source = name.dead_letter_source().and_then(|source| self.names.get(&source));
         if let Some(source) = source.and_then(|id| self.topics.get_mut(id)) {
             unshared(source).dead_letters = dead_letters;
         }

@@ -47,7 +47,7 @@ impl State {
     pub fn memory(&self) -> StateMemory {
         let mut memory = StateMemory::default();
         for topic in self.topics.values() {
-            memory.add(size_of::<Topic>() as u64 + OBJECT + 4 * topic.name.as_str().len() as u64);
+            memory.add(size_of::<Topic>() as u64 + OBJECT + 4 * topic.name.encoded().len() as u64);
             topic.partitions.iter().for_each(|partition| memory.add(of_partition(partition)));
             for group in topic.groups.values() {
                 memory.add(size_of::<Group>() as u64 + OBJECT + 2 * group.name.as_str().len() as u64);
@@ -63,6 +63,7 @@ impl State {
         let winner = (size_of::<OffsetRef>() + size_of::<Winner>()) as u64 + ENTRY;
         memory.add(Winners::len(&self.winners) as u64 * winner);
         memory.add(self.referrers.len() as u64 * REFERRER);
+        memory.add(self.access.memory());
         memory
     }
 }

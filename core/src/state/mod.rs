@@ -3,6 +3,7 @@
 //! Only [`State::apply`] changes a [`State`], live and in recovery. Its maps are copy-on-write, so that a [`View`] of
 //! the current state is taken in constant time per topic and read while the state changes.
 
+mod access;
 mod apply;
 mod completions;
 mod dead_letters;
@@ -24,11 +25,14 @@ mod view;
 mod winners;
 
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
+pub use self::access::{Access, AuditLog, Keys, Tenants};
 pub use self::completions::Completions;
 pub use self::dedupe::{DedupeEntry, DedupeTable};
+pub(crate) use self::effects::list::VisibleEffects;
 pub use self::effects::store::EffectStore;
 pub(crate) use self::effects::store::NamespaceRef;
 pub use self::effects::table::EffectTable;
@@ -48,7 +52,7 @@ pub use crate::collections::ack_set::AckSet;
 use crate::collections::id_map::IdMap;
 use crate::collections::shared::unshared;
 use crate::types::{
-    Boot, DeliveryState, Lsn, MessageRef, PayloadId, ProduceScope, Timestamp, TopicId, TopicName, WallClock,
+    Boot, DeliveryState, Lsn, MessageRef, PayloadId, ProduceScope, TenantId, Timestamp, TopicId, TopicName, WallClock,
 };
 
 /// The durable state of a broker.
@@ -60,6 +64,7 @@ pub struct State {
     wall_clock: WallClock,
     boot: Boot,
     next_topic: TopicId,
+    access: Access,
     pub(crate) topics: IdMap<TopicId, Arc<Topic>>,
     names: BTreeMap<TopicName, TopicId>,
     pub(crate) dedupe: BTreeMap<ProduceScope, Arc<DedupeTable>>,
@@ -149,12 +154,19 @@ impl State {
     /// The topic whose dead letters the topic `name` stores.
     #[must_use]
     pub(crate) fn dead_letter_source(&self, name: &TopicName) -> Option<&Topic> {
-        self.topic(*self.names.get(name.dead_letter_source()?)?)
+        self.topic_named(&name.dead_letter_source()?)
     }
 
-    /// All topics, in byte order of their names.
+    /// All topics, in the order of their names.
     pub fn topics(&self) -> impl Iterator<Item = &Topic> {
         self.names.values().map(|id| &*self.topics[id])
+    }
+
+    /// The topics of a tenant, in byte order of their names.
+    pub fn topics_of(&self, tenant: TenantId) -> impl Iterator<Item = &Topic> {
+        let from = self.names.range((Excluded(TopicName::start_of(tenant)), Unbounded));
+        let names = from.take_while(move |(name, _)| name.tenant() == tenant);
+        names.map(|(_, id)| &*self.topics[id])
     }
 
     /// The number of topics.

@@ -33,6 +33,9 @@ impl State {
                 self.boot = *boot;
                 self.next_topic = *next_topic;
             }
+            Image::Access { .. } | Image::Tenant { .. } | Image::Key(_) | Image::Audit(_) => {
+                self.restore_access(image)?;
+            }
             Image::Topic { topic, name, partitions, retention, next_offset, next_group } => {
                 check_counter(next_offset.0).and(check_counter32(next_group.0))?;
                 let topic = self.restore_topic(*topic, name, *partitions, *retention)?;

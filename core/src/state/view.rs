@@ -15,7 +15,7 @@ use super::referrers::Referrers;
 use super::topic::Topic;
 use crate::codec::record as codec;
 use crate::collections::ack_set::AckSet;
-use crate::collections::cow::{Chunk, CowMap};
+use crate::collections::cow::entries_of;
 use crate::record::{Event, Image, Record, RunImage};
 use crate::state::{Completions, EffectTable, Winners};
 use crate::types::{
@@ -50,7 +50,7 @@ enum Task {
 }
 
 /// A clonable iterator of images.
-trait Images: Iterator<Item = Image> + Send {
+pub(super) trait Images: Iterator<Item = Image> + Send {
     fn boxed_clone(&self) -> Box<dyn Images>;
 }
 
@@ -99,18 +99,17 @@ impl State {
             next_topic: self.next_topic,
         };
         let effects: Vec<_> = self.store.tables().map(|(namespace, table)| (namespace, table.clone())).collect();
-        View {
-            tasks: vec![
-                Task::Winners(self.winners.clone()),
-                Task::Completions(self.completions.clone()),
-                Task::Effects(effects.into_iter()),
-                Task::Dedupe(dedupe.into_iter()),
-                Task::Topics(topics.into_iter()),
-                Task::One(origin),
-            ],
-            referrers: self.referrers.clone(),
-            in_chunks: false,
-        }
+        let mut tasks = vec![
+            Task::Winners(self.winners.clone()),
+            Task::Completions(self.completions.clone()),
+            Task::Effects(effects.into_iter()),
+            Task::Dedupe(dedupe.into_iter()),
+            Task::Topics(topics.into_iter()),
+        ];
+        // Before what belongs to tenants.
+        tasks.extend(self.access.images().into_iter().rev().map(Task::Many));
+        tasks.push(Task::One(origin));
+        View { tasks, referrers: self.referrers.clone(), in_chunks: false }
     }
 
     /// A view of the effects of a topic, or of one of its groups.
@@ -381,25 +380,6 @@ impl View {
             self.tasks.push(Task::Many(Box::new(runs)));
         }
     }
-}
-
-/// The entries of a map; each chunk is dropped when its last entry is read.
-fn entries_of<V: Clone + Send + Sync + 'static>(
-    map: CowMap<Position, V>,
-) -> impl Iterator<Item = (Position, V)> + Clone + Send {
-    let mut chunks = map.into_chunks();
-    let mut current: Option<(Arc<Chunk<Position, V>>, usize)> = None;
-    std::iter::from_fn(move || {
-        loop {
-            if let Some((chunk, next)) = &mut current
-                && let Some((position, value)) = chunk.iter().nth(*next)
-            {
-                *next += 1;
-                return Some((*position, value.clone()));
-            }
-            current = Some((chunks.next()?, 0));
-        }
-    })
 }
 
 fn dedupe_image(scope: &ProduceScope, key: &IdentityKey, entry: DedupeEntry) -> Image {

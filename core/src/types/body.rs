@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::types::{DecisionFields, IdentityKey, MessageFlags, Metadata, ProduceScope, TopicName, metadata};
+use crate::types::{DecisionFields, Envelope, IdentityKey, MessageFlags, Metadata, ProduceScope, TopicName, metadata};
 use crate::wire::{Malformed, join};
 
 /// One message's metadata, key and value, shared without copying.
@@ -86,6 +86,31 @@ impl Body {
         Self { fields: Some(Arc::new(fields)), ..self.with_metadata(meta) }
     }
 
+    /// As [`Body::to_store`] of this bare body, of an envelope in which nothing but tenant and idempotency key are set.
+    #[must_use]
+    pub(crate) fn to_store_keyed(&self, envelope: &Envelope, identity: IdentityKey) -> Self {
+        let tenant = envelope.tenant_id.as_deref();
+        let key = envelope.idempotency_key.as_deref().unwrap_or_default();
+        let [of_tenant, of_key] = metadata::identity_heads(tenant, key);
+        let (of_tenant, of_key) = (of_tenant.bytes(), of_key.bytes());
+        let tenant = tenant.unwrap_or_default().as_bytes();
+        let metadata_len = of_tenant.len() + tenant.len() + of_key.len() + key.len();
+        let bytes = match of_tenant {
+            [] => join(&[of_key, key.as_bytes(), &self.bytes]),
+            _ => join(&[of_tenant, tenant, of_key, key.as_bytes(), &self.bytes]),
+        };
+        // Made where it stays: the fields take far more bytes than most of them are worth.
+        let mut fields = Arc::<DecisionFields>::default();
+        Arc::get_mut(&mut fields).expect("just made, not shared yet").identity = Some(identity);
+        Self {
+            bytes,
+            metadata_len: u32::try_from(metadata_len).expect("metadata is shorter than 4 GiB"),
+            key_len: self.key_len,
+            flags: MessageFlags { has_identity: true, ..MessageFlags::default() },
+            fields: Some(fields),
+        }
+    }
+
     /// The same without what is derived from the metadata, to be kept in memory.
     #[must_use]
     pub(crate) fn into_kept(mut self) -> Self {
@@ -133,6 +158,12 @@ impl Body {
             return fields.identity_key().cloned();
         }
         self.identity_bytes().map(|(tenant, key)| IdentityKey::of_bytes(tenant, key))
+    }
+
+    /// As [`Body::identity_key`], if it is packed already.
+    #[must_use]
+    pub(crate) fn known_identity(&self) -> Option<&IdentityKey> {
+        self.fields.as_ref()?.identity_key()
     }
 
     fn identity_bytes(&self) -> Option<(&[u8], &[u8])> {
@@ -290,6 +321,35 @@ mod tests {
             let body = Body::pack(&meta, b"k", b"v");
             assert!(body.has_metadata());
             assert_eq!((body.metadata(), body.key(), body.value()), (meta, &b"k"[..], &b"v"[..]));
+        }
+    }
+
+    #[test]
+    fn keyed_message_is_packed_as_any_other() {
+        let bare = Body::bare(b"k", b"v");
+        for tenant in [None, Some(""), Some("t"), Some(&*"t".repeat(200))] {
+            for key in ["key", &*"k".repeat(127), &*"k".repeat(128), &*"k".repeat(20_000)] {
+                let (tenant_id, idempotency_key) = (tenant.map(Text::from), Some(Text::from(key)));
+                let envelope = Envelope { tenant_id, idempotency_key, ..Envelope::default() };
+                assert!(envelope.has_only_identity());
+                let identity = IdentityKey::new(envelope.tenant(), key);
+                let keyed = bare.to_store_keyed(&envelope, identity.clone());
+                let packed = bare.to_store(&Metadata { envelope, ..Metadata::default() }, identity);
+                assert_eq!((&keyed, keyed.flags()), (&packed, packed.flags()));
+                assert_eq!(keyed.decision_fields(), packed.decision_fields());
+            }
+        }
+    }
+
+    #[test]
+    fn only_key_and_tenant_are_an_identity_alone() {
+        for meta in metadata_of_every_field() {
+            let of_key = Envelope { idempotency_key: Some("x".into()), ..Envelope::default() };
+            assert_eq!(meta.envelope.has_only_identity(), meta.envelope == of_key);
+            let is_tenant = meta.envelope.tenant_id.is_some() && meta.envelope.run_id.is_none();
+            let envelope = Envelope { idempotency_key: Some("x".into()), ..meta.envelope };
+            let has_nothing_else = is_tenant || envelope == of_key;
+            assert_eq!(envelope.has_only_identity(), has_nothing_else);
         }
     }
 

@@ -1,7 +1,8 @@
 //! A worker's claim on a delivered message.
 
 use super::ids::{LeaseToken, Offset, PartitionId};
-use super::names::{GroupName, OwnerName, TopicName};
+use super::names::{GroupName, OwnerName};
+use super::topic_name::TopicName;
 
 /// Identifies a delivered message and proves that the caller holds its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -71,7 +71,7 @@ impl Scope {
     /// The texts that distinguish scopes of one kind.
     pub(crate) fn parts(&self) -> [&str; 2] {
         match self {
-            Self::Consume { topic, group } => [topic.as_str(), group.as_str()],
+            Self::Consume { topic, group } => [topic.encoded(), group.as_str()],
             Self::Tenant => ["", ""],
             Self::Job { id } | Self::Task { id } => [id, ""],
             Self::Rpc { principal, method } => [principal, method],

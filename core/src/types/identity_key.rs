@@ -1,5 +1,6 @@
 //! Tenant and key packed into one sort key.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::types::DEFAULT_TENANT;
@@ -9,10 +10,35 @@ use crate::wire::{Reader, join, varint};
 ///
 /// The hash makes most comparisons one integer comparison; the bytes keep the order total if hashes collide, by
 /// accident or on purpose.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Eq)]
 pub struct IdentityKey {
     hash: u64,
     bytes: Arc<[u8]>,
+}
+
+impl Ord for IdentityKey {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.hash.cmp(&other.hash).then_with(|| match Arc::ptr_eq(&self.bytes, &other.bytes) {
+            // A message and the tables share its key.
+            true => Ordering::Equal,
+            false => self.bytes.cmp(&other.bytes),
+        })
+    }
+}
+
+impl PartialOrd for IdentityKey {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for IdentityKey {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
 }
 
 impl IdentityKey {
@@ -35,27 +61,25 @@ impl IdentityKey {
         if len > SHORT {
             return Self::hashed(join(parts));
         }
-        let (mut bytes, mut at) = ([0; SHORT], 0);
+        // Behind the bytes stand zeros, as the hash needs them.
+        let (mut bytes, mut at) = ([0; SHORT + 8], 0);
         for part in parts {
-            bytes[at..at + part.len()].copy_from_slice(part);
+            match part {
+                // Lengths and tags: not worth a call.
+                [byte] => bytes[at] = *byte,
+                part => bytes[at..at + part.len()].copy_from_slice(part),
+            }
             at += part.len();
         }
-        Self::hashed(Arc::from(&bytes[..len]))
+        let (blocks, _) = bytes[..(len / 8 + 1) * 8].as_chunks();
+        Self { hash: hash(len, blocks.iter()), bytes: Arc::from(&bytes[..len]) }
     }
 
     fn hashed(bytes: Arc<[u8]>) -> Self {
-        // Eight bytes at a time: every produce and delivery with a key computes this.
         let (blocks, rest) = bytes.as_chunks();
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
-        let blocks = blocks.iter().chain([&last]).map(|block| u64::from_le_bytes(*block));
-        let hash = blocks.fold(bytes.len() as u64, |hash, block| {
-            let mixed = (hash ^ block).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            mixed ^ (mixed >> 32)
-        });
-        // The order depends on the high bits first.
-        let hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self { hash, bytes }
+        Self { hash: hash(bytes.len(), blocks.iter().chain([&last])), bytes }
     }
 
     /// A key whose hash is what a test needs.
@@ -105,6 +129,18 @@ impl IdentityKey {
         let tenant = reader.text().expect("the tenant is the first field");
         (tenant, std::str::from_utf8(reader.rest()).expect("the key is UTF-8"))
     }
+}
+
+/// The hash of `len` bytes, the last block filled up with zeros. Eight bytes at a time: every produce and delivery with
+/// a key computes this.
+#[inline]
+fn hash<'a>(len: usize, blocks: impl Iterator<Item = &'a [u8; 8]>) -> u64 {
+    let hash = blocks.fold(len as u64, |hash, block| {
+        let mixed = (hash ^ u64::from_le_bytes(*block)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ (mixed >> 32)
+    });
+    // The order depends on the high bits first.
+    hash.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// The text of a packed tenant.

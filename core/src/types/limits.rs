@@ -77,6 +77,10 @@ pub struct Limits {
     pub groups_max: usize,
     /// Connected consumers.
     pub consumers_max: usize,
+    /// Keys.
+    pub keys_max: usize,
+    /// Registered tenants, without the default one.
+    pub tenants_max: usize,
     /// The greatest age of a retained message of topics that are created without one; `None` for no limit. Written into
     /// their record.
     pub retention_age: Option<Millis>,
@@ -129,6 +133,8 @@ impl Limits {
             topics_max: 100_000,
             groups_max: 100_000,
             consumers_max: 1_000_000,
+            keys_max: 100_000,
+            tenants_max: 10_000,
             retention_age: Some(Millis(24 * 60 * 60 * 1_000)),
             retention_bytes: Some(256 << 20),
             retained_bytes_max: 4 << 30,

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::ids::{Offset, PartitionId};
-use super::names::{GroupName, TopicName};
+use super::names::GroupName;
 use super::produce_scope::ProduceScope;
 use super::time::{Millis, Timestamp};
+use super::topic_name::TopicName;
 
 /// Text supplied by a client; its length is limited before it is stored.
 pub type Text = Box<str>;
@@ -96,6 +97,19 @@ impl Envelope {
         let Self { target_topic, partition_override, deadline, retry_policy, priority, .. } = self;
         let Self { deliver_at, delayed_until, .. } = self;
         [run_id, step_id, parent_step_id, tenant_id, idempotency_key].iter().all(|text| text.is_none())
+            && (target_topic.is_none() && partition_override.is_none())
+            && (deadline.is_none() && retry_policy.is_none() && priority.is_none())
+            && (deliver_at.is_none() && delayed_until.is_none())
+            && labels.is_empty()
+    }
+
+    /// Whether an idempotency key that is not empty and possibly a tenant are the only fields that are set.
+    pub(crate) fn has_only_identity(&self) -> bool {
+        let Self { run_id, step_id, parent_step_id, labels, .. } = self;
+        let Self { target_topic, partition_override, deadline, retry_policy, priority, .. } = self;
+        let Self { deliver_at, delayed_until, .. } = self;
+        self.identity_key().is_some()
+            && (run_id.is_none() && step_id.is_none() && parent_step_id.is_none())
             && (target_topic.is_none() && partition_override.is_none())
             && (deadline.is_none() && retry_policy.is_none() && priority.is_none())
             && (deliver_at.is_none() && delayed_until.is_none())

@@ -1,12 +1,12 @@
 //! Encoding of message metadata: tagged fields in ascending tag order; absent fields take no bytes.
 
-use crate::types::names::{group_name, topic_name};
+use crate::types::names::group_name;
 use crate::types::{
     DEFAULT_TENANT, DeadLetter, DeadLetterOrigin, DeadReason, Deadline, DecisionFields, Envelope, IdentityKey,
     KeptForRedrive, MessageFlags, Metadata, Millis, Offset, PartitionId, Priority, ProduceScope, RedriveOrigin,
-    RetryPolicy, Text, Timestamp,
+    RetryPolicy, Text, Timestamp, TopicName,
 };
-use crate::wire::{Malformed, Reader, put_bytes, put_varint};
+use crate::wire::{Malformed, Reader, VARINT_BYTES_MAX, put_bytes, put_varint, varint};
 
 const RUN_ID: u8 = 1;
 const STEP_ID: u8 = 2;
@@ -44,7 +44,7 @@ pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
         }
     }
     if let Some(topic) = &envelope.target_topic {
-        put_text(out, TARGET_TOPIC, topic.as_str());
+        put_text(out, TARGET_TOPIC, topic.encoded());
     }
     if let Some(partition) = envelope.partition_override {
         field(out, PARTITION_OVERRIDE, |out| put_varint(out, u64::from(partition.0)));
@@ -84,13 +84,36 @@ pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
         });
     }
     if let Some(ProduceScope { topic, destination }) = &meta.requested {
-        field(out, REQUESTED, |out| put_pair(out, topic.as_str(), destination.as_str()));
+        field(out, REQUESTED, |out| put_pair(out, topic.encoded(), destination.encoded()));
     }
     if let Some(until) = envelope.delayed_until {
         field(out, DELAYED_UNTIL, |out| put_varint(out, until.0));
     }
     if let Some(damage) = &meta.lost {
         put_text(out, LOST, damage);
+    }
+}
+
+/// The tags and lengths of tenant and idempotency key, as [`encode`] writes them before the texts.
+pub(crate) fn identity_heads(tenant: Option<&str>, key: &str) -> [Head; 2] {
+    let head = |tag: u8, text: &str| {
+        let (mut bytes, (length, len)) = ([tag; 1 + VARINT_BYTES_MAX], varint(text.len() as u64));
+        bytes[1..].copy_from_slice(&length);
+        Head { bytes, len: 1 + len }
+    };
+    let none = Head { bytes: [0; 1 + VARINT_BYTES_MAX], len: 0 };
+    [tenant.map_or(none, |tenant| head(TENANT_ID, tenant)), head(IDEMPOTENCY_KEY, key)]
+}
+
+/// What stands before the text of a field.
+pub(crate) struct Head {
+    bytes: [u8; 1 + VARINT_BYTES_MAX],
+    len: usize,
+}
+
+impl Head {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
     }
 }
 
@@ -108,7 +131,7 @@ pub fn decode(bytes: &[u8]) -> Result<Metadata, Malformed> {
             Field::ParentStepId(text) => envelope.parent_step_id = Some(text.into()),
             Field::TenantId(text) => envelope.tenant_id = Some(text.into()),
             Field::IdempotencyKey(text) => envelope.idempotency_key = Some(text.into()),
-            Field::TargetTopic(text) => envelope.target_topic = Some(topic_name(text)?),
+            Field::TargetTopic(text) => envelope.target_topic = Some(TopicName::decode(text)?),
             Field::PartitionOverride(partition) => envelope.partition_override = Some(partition),
             Field::Deadline(at, text) => envelope.deadline = Some(Deadline { at, text: text.into() }),
             Field::RetryPolicy(policy) => envelope.retry_policy = Some(policy),
@@ -123,7 +146,7 @@ pub fn decode(bytes: &[u8]) -> Result<Metadata, Malformed> {
             Field::Trace(text) => meta.trace = Some(text.into()),
             Field::DeadLetter(dead) => meta.dead_letter = Some(dead),
             Field::RedriveOrigin(redrive) => meta.redrive = Some(redrive),
-            Field::Requested(topic, destination) => meta.requested = Some(produce_scope(topic, destination)?),
+            Field::Requested(topic, destination) => meta.requested = Some(ProduceScope::decode(topic, destination)?),
             Field::Lost(damage) => meta.lost = Some(damage.into()),
         }
         Ok(())
@@ -143,8 +166,8 @@ pub(crate) fn flags(bytes: &[u8]) -> Result<MessageFlags, Malformed> {
             Field::Deadline(..) => flags.has_deadline = true,
             Field::DeliverAt(_) | Field::DelayedUntil(_) => flags.has_delay = true,
             Field::IdempotencyKey(key) => flags.has_identity = !key.is_empty(),
-            Field::TargetTopic(text) => drop(topic_name(text)?),
-            Field::Requested(topic, destination) => drop(produce_scope(topic, destination)?),
+            Field::TargetTopic(text) => drop(TopicName::decode(text)?),
+            Field::Requested(topic, destination) => drop(ProduceScope::decode(topic, destination)?),
             _ => {}
         }
         Ok(())
@@ -165,7 +188,7 @@ pub(crate) fn decision_fields(bytes: &[u8]) -> Option<DecisionFields> {
             DEADLINE | RETRY_POLICY | PRIORITY | DELIVER_AT | REQUESTED | DELAYED_UNTIL => {
                 match read_field(tag, content).expect(VALID) {
                     Field::Requested(topic, destination) => {
-                        fields.requested = Some(produce_scope(topic, destination).expect(VALID));
+                        fields.requested = Some(ProduceScope::decode(topic, destination).expect(VALID));
                     }
                     Field::Deadline(at, _) => fields.deadline = Some(at),
                     Field::RetryPolicy(policy) => fields.retry_policy = Some(policy),
@@ -214,7 +237,7 @@ pub(crate) fn requested(bytes: &[u8]) -> Option<ProduceScope> {
     while let (Ok(tag), Ok(content)) = (reader.byte(), reader.bytes()) {
         if tag == REQUESTED {
             let mut names = Reader::new(content);
-            return produce_scope(names.text().ok()?, names.text().ok()?).ok();
+            return ProduceScope::decode(names.text().ok()?, names.text().ok()?).ok();
         }
     }
     None
@@ -304,10 +327,6 @@ fn read_field(tag: u8, content: &[u8]) -> Result<Field<'_>, Malformed> {
     Ok(field)
 }
 
-fn produce_scope(topic: &str, destination: &str) -> Result<ProduceScope, Malformed> {
-    Ok(ProduceScope { topic: topic_name(topic)?, destination: topic_name(destination)? })
-}
-
 /// Writes a tag, the content's length and the content.
 fn field(out: &mut Vec<u8>, tag: u8, content: impl FnOnce(&mut Vec<u8>)) {
     let mut inner = Vec::new();
@@ -360,7 +379,7 @@ fn put_dead_letter(out: &mut Vec<u8>, dead: &DeadLetter) {
 
 /// Appends the origin of a dead letter.
 pub(crate) fn put_origin(out: &mut Vec<u8>, origin: &DeadLetterOrigin) {
-    put_bytes(out, origin.original_topic.as_str().as_bytes());
+    put_bytes(out, origin.original_topic.encoded().as_bytes());
     put_varint(out, u64::from(origin.original_partition.0));
     put_varint(out, origin.original_offset.0);
     put_bytes(out, origin.group.as_str().as_bytes());
@@ -377,7 +396,7 @@ fn dead_letter(reader: &mut Reader<'_>) -> Result<DeadLetter, Malformed> {
 /// Reads what [`put_origin`] wrote.
 pub(crate) fn origin(reader: &mut Reader<'_>) -> Result<DeadLetterOrigin, Malformed> {
     Ok(DeadLetterOrigin {
-        original_topic: topic_name(reader.text()?)?,
+        original_topic: TopicName::decode(reader.text()?)?,
         original_partition: PartitionId(reader.varint32()?),
         original_offset: Offset(reader.varint()?),
         group: group_name(reader.text()?)?,
@@ -404,7 +423,7 @@ fn kept(bytes: &[u8]) -> Result<KeptForRedrive, Malformed> {
             return Err(Malformed("field not kept in a dead letter"));
         }
         match read_field(tag, content)? {
-            Field::TargetTopic(text) => kept.target_topic = Some(topic_name(text)?),
+            Field::TargetTopic(text) => kept.target_topic = Some(TopicName::decode(text)?),
             Field::PartitionOverride(partition) => kept.partition_override = Some(partition),
             Field::Deadline(at, text) => kept.deadline = Some(Deadline { at, text: text.into() }),
             Field::RetryPolicy(policy) => kept.retry_policy = Some(policy),

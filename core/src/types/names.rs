@@ -1,4 +1,4 @@
-//! Names of topics, groups and owners, validated on construction.
+//! Names of groups and owners, and what is common to all names, validated on construction.
 //!
 //! A name is any text without control characters: `orders/eu`, `my topic` and `größe` are names. Its `as_str` is for
 //! JSON, the log and comparisons; its `Display` is for people: see [`Escaped`].
@@ -9,11 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The longest name of a group or an owner, in bytes.
-const NAME_BYTES_MAX: usize = 255;
-/// The longest name of a topic that is not a dead-letter topic, in bytes: its dead-letter topic adds a prefix.
-const TOPIC_BYTES_MAX: usize = NAME_BYTES_MAX - DEAD_LETTER_PREFIX.len();
-/// The prefix of dead-letter topics.
-const DEAD_LETTER_PREFIX: &str = "dlq.";
+pub(super) const NAME_BYTES_MAX: usize = 255;
 
 /// Why a text is not a valid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,7 +45,8 @@ pub enum NameError {
     },
 }
 
-fn check(text: &str, what: &'static str, max: usize) -> Result<Arc<str>, NameError> {
+/// The trimmed `text`, if it is a valid name of at most `max` bytes.
+pub(super) fn validated<'a>(text: &'a str, what: &'static str, max: usize) -> Result<&'a str, NameError> {
     let text = text.trim();
     if text.is_empty() {
         return Err(NameError::Empty { what });
@@ -63,7 +60,7 @@ fn check(text: &str, what: &'static str, max: usize) -> Result<Arc<str>, NameErr
     if text == "." || text == ".." {
         return Err(NameError::Dots { what });
     }
-    Ok(Arc::from(text))
+    Ok(text)
 }
 
 /// A name in a line of text: as it is if it consists of `A-Z a-z 0-9 . _ : / @ -`, else in quotation marks with quotes,
@@ -83,7 +80,7 @@ impl fmt::Display for Escaped<'_> {
 }
 
 macro_rules! name {
-    ($(#[$doc:meta])* $name:ident, $what:literal, $max:expr) => {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub struct $name(Arc<str>);
@@ -110,8 +107,7 @@ macro_rules! name {
             /// # Errors
             /// [`NameError`] if it is not a valid name.
             pub fn new(text: &str) -> Result<Self, NameError> {
-                let max: fn(&str) -> usize = $max;
-                check(text, $what, max(text.trim())).map(Self)
+                validated(text, $what, NAME_BYTES_MAX).map(|name| Self(Arc::from(name)))
             }
 
             /// The name itself.
@@ -144,57 +140,50 @@ macro_rules! name {
 }
 
 name! {
-    /// The name of a topic: 1 to 251 bytes, or up to 255 if it starts with `dlq.`.
-    TopicName, "topic", |text| if text.starts_with(DEAD_LETTER_PREFIX) { NAME_BYTES_MAX } else { TOPIC_BYTES_MAX }
-}
-name! {
     /// The name of a consumer group.
-    GroupName, "group", |_| NAME_BYTES_MAX
+    GroupName, "group"
 }
 name! {
     /// The name of a worker, the owner of its deliveries and grants.
-    OwnerName, "owner", |_| NAME_BYTES_MAX
+    OwnerName, "owner"
 }
-
-impl TopicName {
-    /// Whether this is a dead-letter topic, whose messages are never dead-lettered.
-    #[must_use]
-    pub fn is_dead_letter(&self) -> bool {
-        self.0.starts_with(DEAD_LETTER_PREFIX)
-    }
-
-    /// The name of this topic's dead-letter topic; `None` if this is a dead-letter topic.
-    #[must_use]
-    pub fn dead_letter(&self) -> Option<Self> {
-        if self.is_dead_letter() {
-            return None;
-        }
-        Some(Self(Arc::from(format!("{DEAD_LETTER_PREFIX}{}", self.0))))
-    }
-
-    /// The name of the topic whose dead letters this topic stores, if there can be one.
-    #[must_use]
-    pub(crate) fn dead_letter_source(&self) -> Option<&str> {
-        self.0.strip_prefix(DEAD_LETTER_PREFIX).filter(|source| !source.starts_with(DEAD_LETTER_PREFIX))
-    }
+name! {
+    /// The name of a tenant.
+    TenantName, "tenant"
+}
+name! {
+    /// The name of a key.
+    KeyName, "name of a key"
+}
+name! {
+    /// A name that a client certificate gives its holder: a URI or DNS name.
+    CertificateSan, "certificate SAN"
 }
 
 pub(crate) fn owner_name(text: &str) -> Result<OwnerName, Malformed> {
     OwnerName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not an owner name"))
 }
 
-pub(crate) fn group_name(text: &str) -> Result<GroupName, Malformed> {
-    GroupName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a group name"))
+pub(crate) fn tenant_name(text: &str) -> Result<TenantName, Malformed> {
+    TenantName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a tenant name"))
 }
 
-/// A topic name from the log, where names are stored trimmed.
-pub(crate) fn topic_name(text: &str) -> Result<TopicName, Malformed> {
-    TopicName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a topic name"))
+pub(crate) fn key_name(text: &str) -> Result<KeyName, Malformed> {
+    KeyName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not the name of a key"))
+}
+
+pub(crate) fn certificate_san(text: &str) -> Result<CertificateSan, Malformed> {
+    CertificateSan::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a certificate SAN"))
+}
+
+pub(crate) fn group_name(text: &str) -> Result<GroupName, Malformed> {
+    GroupName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a group name"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::TopicName;
 
     #[test]
     fn name_is_trimmed_then_validated() {
@@ -207,11 +196,11 @@ mod tests {
 
     #[test]
     fn name_that_is_not_trimmed_is_refused_from_the_log() {
-        assert!(owner_name("w").is_ok() && group_name("g").is_ok() && topic_name("t").is_ok());
+        assert!(owner_name("w").is_ok() && group_name("g").is_ok() && TopicName::decode("t").is_ok());
         for text in ["x ", " x", ""] {
             assert_eq!(owner_name(text), Err(Malformed("not an owner name")));
             assert_eq!(group_name(text), Err(Malformed("not a group name")));
-            assert_eq!(topic_name(text), Err(Malformed("not a topic name")));
+            assert_eq!(TopicName::decode(text), Err(Malformed("not a topic name")));
         }
     }
 
@@ -246,18 +235,5 @@ mod tests {
         assert_eq!(shown("größe"), "\"größe\"");
         assert_eq!(shown("a\"b\\"), "\"a\\\"b\\\\\"");
         assert_eq!(shown("a\u{202e}\u{2028}b"), "\"a\\u{202e}\\u{2028}b\"");
-    }
-
-    #[test]
-    fn longest_topic_name_has_a_dead_letter_topic() {
-        let longest = "t".repeat(TOPIC_BYTES_MAX);
-        let topic = TopicName::new(&longest).unwrap();
-        let dead = topic.dead_letter().unwrap();
-        assert_eq!(dead.as_str().len(), NAME_BYTES_MAX);
-        assert_eq!(TopicName::new(dead.as_str()), Ok(dead.clone()));
-        assert_eq!(dead.dead_letter(), None);
-        assert_eq!((dead.dead_letter_source(), topic.dead_letter_source()), (Some(topic.as_str()), None));
-        assert_eq!(TopicName::new("dlq.dlq.a").unwrap().dead_letter_source(), None);
-        assert!(TopicName::new(&format!("{longest}t")).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! The scope of produce identities.
 
-use super::names::TopicName;
+use super::topic_name::TopicName;
+use crate::wire::Malformed;
 
 /// The scope within which a produce identity (tenant and idempotency key) is unique: what the producer asked for,
 /// before any router.
@@ -8,7 +9,7 @@ use super::names::TopicName;
 pub struct ProduceScope {
     /// The requested topic.
     pub topic: TopicName,
-    /// The topic that the message is meant for: its `target_topic`, else the requested topic.
+    /// The topic that the message is meant for: its `target_topic`, else the requested topic. Of the same tenant.
     pub destination: TopicName,
 }
 
@@ -17,6 +18,15 @@ impl ProduceScope {
     #[must_use]
     pub fn new(topic: &TopicName, target: Option<&TopicName>) -> Self {
         Self { topic: topic.clone(), destination: target.unwrap_or(topic).clone() }
+    }
+
+    /// The scope of the recorded names of its topics.
+    pub(crate) fn decode(topic: &str, destination: &str) -> Result<Self, Malformed> {
+        let (topic, destination) = (TopicName::decode(topic)?, TopicName::decode(destination)?);
+        match topic.has_tenant_of(&destination) {
+            true => Ok(Self { topic, destination }),
+            false => Err(Malformed("topics of two tenants in one scope")),
+        }
     }
 
     /// Whether `topic` is the requested topic or the destination.

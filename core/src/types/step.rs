@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::ids::{MessageRef, Offset, PartitionId};
-use super::names::TopicName;
 use super::time::Timestamp;
+use super::topic_name::TopicName;
 
 /// A message produced by a completed step.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -158,6 +158,8 @@ fn production_limits_are_those_of_the_documentation() {
         partitions_max: 1_024,
         topics_max: 100_000,
         groups_max: 100_000,
+        keys_max: 100_000,
+        tenants_max: 10_000,
         consumers_max: 1_000_000,
         retention_age: Some(Millis(day)),
         retention_bytes: Some(268_435_456),

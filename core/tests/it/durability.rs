@@ -36,7 +36,7 @@ fn refusals_and_reads_wait_for_earlier_records() {
     let mut broker = TestBroker::with_topic(1);
     let tickets = [
         broker.submit(produce("a")),
-        broker.submit(Command::ListTopics(ListTopics)),
+        broker.submit(Command::ListTopics(ListTopics::default())),
         broker.submit(Command::DescribeTopic(DescribeTopic { name: topic("t") })),
         broker.submit(Command::Ack(Ack(first_message("t", "unknown", "w")))),
         broker.submit(Command::DeleteTopic(DeleteTopic { name: topic("nope") })),
@@ -51,7 +51,7 @@ fn refusals_and_reads_wait_for_earlier_records() {
 #[test]
 fn read_without_pending_records_is_answered_at_once() {
     let mut broker = TestBroker::with_topic(1);
-    let ticket = broker.submit(Command::ListTopics(ListTopics));
+    let ticket = broker.submit(Command::ListTopics(ListTopics::default()));
     assert_eq!(broker.reply(ticket), Some(Ok(Reply::Topics(vec![topic("t")]))));
 }
 
@@ -111,7 +111,7 @@ fn outputs_wait_for_sync_of_boot_record() {
     let log = Some(driftq_core::log::LogId([1; 16]));
     let opened = OpenOptions::new().config(small_config()).create(log).open(&mut storage, START);
     let (mut pipeline, _) = opened.expect("the log opens");
-    pipeline.handle(START, Command::ListTopics(ListTopics));
+    pipeline.handle(START, Command::ListTopics(ListTopics::default()));
     assert_eq!(pipeline.poll_output(), None);
     pipeline.drive(START, &mut storage);
     assert!(matches!(pipeline.poll_output(), Some(Output::Reply { result: Ok(Reply::Topics(_)), .. })));
@@ -124,7 +124,7 @@ fn failed() -> (TestBroker, [Ticket; 4]) {
     broker.storage.fail_syncs(1);
     let tickets = [
         broker.submit(produce("a")),
-        broker.submit(Command::ListTopics(ListTopics)),
+        broker.submit(Command::ListTopics(ListTopics::default())),
         broker.submit(Command::Ack(Ack(first_message("t", "unknown", "w")))),
         broker.submit(Command::CreateTopic(CreateTopic {
             name: topic("u"),
@@ -150,9 +150,11 @@ fn failed_sync_refuses_everything_held() {
 fn failed_log_refuses_commands_and_is_never_synced_again() {
     let (mut broker, _) = failed();
     let digest = broker.digest();
-    for command in
-        [produce("b"), Command::ListTopics(ListTopics), Command::Ack(Ack(first_message("t", "unknown", "w")))]
-    {
+    for command in [
+        produce("b"),
+        Command::ListTopics(ListTopics::default()),
+        Command::Ack(Ack(first_message("t", "unknown", "w"))),
+    ] {
         assert_eq!(broker.send(command), Err(Refusal::LogFailed));
     }
     for class in [JobClass::Log, JobClass::Background] {
@@ -201,7 +203,7 @@ fn failed_background_job_fails_log() {
     let result = job.perform(&mut broker.storage);
     broker.pipeline.complete(broker.now, job, result);
     assert_eq!(
-        broker.send(Command::ListTopics(ListTopics)),
+        broker.send(Command::ListTopics(ListTopics::default())),
         Err(Refusal::LogFailed),
         "a batch that succeeds later does not revive the log"
     );

@@ -1,6 +1,7 @@
 //! Integration tests of the core: the broker through its public API, and the log layer by itself.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::needless_pass_by_value)]
 
+mod access;
 mod acks;
 mod answers_and_credit;
 mod backpressure;

@@ -17,7 +17,7 @@ use super::runner::{run_cases, runner};
 /// The kinds of records, then those of images.
 pub fn all_kinds() -> impl Iterator<Item = u8> {
     let unused = [22, 33, 34, 36, 37, 38, 42];
-    (1..=47).filter(move |kind| !unused.contains(kind)).chain(0x80..=0x8E).chain([0x94])
+    (1..=53).filter(move |kind| !unused.contains(kind)).chain(0x80..=0x8E).chain(0x94..=0x98)
 }
 
 fn encoded(record: &Record) -> (u8, Vec<u8>) {

@@ -14,14 +14,28 @@ use driftq_core::log::{
 use driftq_core::record::{Event, Record};
 use driftq_core::types::FrameNumber;
 
+use super::keys_scenario::keys_log;
 use super::scenario::{ReadLog, scenario_log, without_snapshots};
 
-/// The digest of the state at the end of the scenario.
-const DIGEST: u64 = 0x516e_d643_dfa4_e523;
+/// A scenario and its golden files.
+struct Golden {
+    /// The folder of the files.
+    folder: &'static str,
+    /// Writes the log.
+    scenario: fn() -> MemoryStorage,
+    /// The digest of the state at the end of the scenario.
+    digest: u64,
+}
 
-/// The folder of the golden files.
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v2")
+const GOLDEN: [Golden; 2] = [
+    Golden { folder: "v2", scenario: scenario_log, digest: 0x516e_d643_dfa4_e523 },
+    Golden { folder: "v2-keys", scenario: keys_log, digest: 0xd99c_8999_a962_14ea },
+];
+
+impl Golden {
+    fn folder(&self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(self.folder)
+    }
 }
 
 /// The files of a storage, without preallocated zeros and without empty segments.
@@ -32,17 +46,17 @@ fn files(storage: &mut MemoryStorage) -> Vec<(FileId, Vec<u8>)> {
 }
 
 #[allow(clippy::disallowed_methods, reason = "the golden files are real files")]
-fn read(name: &str) -> Vec<u8> {
-    let path = folder().join(name);
+fn read(golden: &Golden, name: &str) -> Vec<u8> {
+    let path = golden.folder().join(name);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The golden files as a storage.
-fn golden_storage() -> MemoryStorage {
+fn golden_storage(golden: &Golden) -> MemoryStorage {
     let mut storage = MemoryStorage::new();
-    let names = String::from_utf8(read("files.txt")).expect("text");
+    let names = String::from_utf8(read(golden, "files.txt")).expect("text");
     for name in names.lines() {
-        storage.put_file(name.parse().expect("a file of the log"), read(name));
+        storage.put_file(name.parse().expect("a file of the log"), read(golden, name));
     }
     storage
 }
@@ -80,33 +94,35 @@ fn dump(storage: &MemoryStorage) -> String {
 
 /// Rewrites the golden files if `DRIFTQ_WRITE_GOLDEN` is set; see their README.
 #[allow(clippy::disallowed_methods, reason = "the golden files are real files")]
-fn rewrite_if_requested() {
+fn rewrite_if_requested(golden: &Golden) {
     if std::env::var("DRIFTQ_WRITE_GOLDEN").is_err() {
         return;
     }
-    let mut storage = scenario_log();
+    let mut storage = (golden.scenario)();
     let files = files(&mut storage);
     let names: String = files.iter().map(|(file, _)| format!("{file}\n")).collect();
-    std::fs::create_dir_all(folder()).expect("makes the folder");
+    std::fs::create_dir_all(golden.folder()).expect("makes the folder");
     for (file, bytes) in &files {
-        std::fs::write(folder().join(file.to_string()), bytes).expect("writes a golden file");
+        std::fs::write(golden.folder().join(file.to_string()), bytes).expect("writes a golden file");
     }
-    std::fs::write(folder().join("files.txt"), names).expect("writes the list");
-    std::fs::write(folder().join("records.txt"), dump(&storage)).expect("writes the records");
-    println!("the digest is {:#018x}", ReadLog::from(&storage).state.digest());
+    std::fs::write(golden.folder().join("files.txt"), names).expect("writes the list");
+    std::fs::write(golden.folder().join("records.txt"), dump(&storage)).expect("writes the records");
+    println!("{}: the digest is {:#018x}", golden.folder, ReadLog::from(&storage).state.digest());
 }
 
 #[test]
 fn golden_files_decode_to_golden_records() {
-    rewrite_if_requested();
-    let storage = golden_storage();
-    let expected = String::from_utf8(read("records.txt")).expect("text");
-    for (found, expected) in dump(&storage).lines().zip(expected.lines()) {
-        assert_eq!(found, expected);
+    for golden in &GOLDEN {
+        rewrite_if_requested(golden);
+        let storage = golden_storage(golden);
+        let expected = String::from_utf8(read(golden, "records.txt")).expect("text");
+        for (found, expected) in dump(&storage).lines().zip(expected.lines()) {
+            assert_eq!(found, expected);
+        }
+        assert_eq!(dump(&storage).lines().count(), expected.lines().count());
+        let state = ReadLog::from(&storage).state;
+        assert_eq!(state.digest(), golden.digest, "{}: {:#018x}", golden.folder, state.digest());
     }
-    assert_eq!(dump(&storage).lines().count(), expected.lines().count());
-    let state = ReadLog::from(&storage).state;
-    assert_eq!(state.digest(), DIGEST, "{:#018x}", state.digest());
 }
 
 /// A segment decoded and encoded again.
@@ -152,25 +168,29 @@ fn reencoded_snapshot(storage: &mut MemoryStorage, number: FrameNumber) -> Vec<u
 
 #[test]
 fn golden_files_reencode_to_same_bytes() {
-    rewrite_if_requested();
-    let mut storage = golden_storage();
-    for (file, bytes) in files(&mut storage) {
-        let again = match file {
-            FileId::Snapshot(number) | FileId::SnapshotDraft(number) => reencoded_snapshot(&mut storage, number),
-            FileId::Segment(_) => reencoded_segment(&bytes),
-        };
-        assert!(again == bytes, "{file}");
+    for golden in &GOLDEN {
+        rewrite_if_requested(golden);
+        let mut storage = golden_storage(golden);
+        for (file, bytes) in files(&mut storage) {
+            let again = match file {
+                FileId::Snapshot(number) | FileId::SnapshotDraft(number) => reencoded_snapshot(&mut storage, number),
+                FileId::Segment(_) => reencoded_segment(&bytes),
+            };
+            assert!(again == bytes, "{} {file}", golden.folder);
+        }
     }
 }
 
 #[test]
 fn scenario_writes_bytes_of_golden_files() {
-    rewrite_if_requested();
-    let (written, golden) = (files(&mut scenario_log()), files(&mut golden_storage()));
-    let names = |files: &[(FileId, Vec<u8>)]| files.iter().map(|(file, _)| *file).collect::<Vec<_>>();
-    assert_eq!(names(&written), names(&golden));
-    for ((file, written), (_, golden)) in written.iter().zip(&golden) {
-        let differs = written.iter().zip(golden).position(|(written, golden)| written != golden);
-        assert_eq!((differs, written.len()), (None, golden.len()), "{file}: first differing byte, and length");
+    for golden in &GOLDEN {
+        rewrite_if_requested(golden);
+        let (written, golden) = (files(&mut (golden.scenario)()), files(&mut golden_storage(golden)));
+        let names = |files: &[(FileId, Vec<u8>)]| files.iter().map(|(file, _)| *file).collect::<Vec<_>>();
+        assert_eq!(names(&written), names(&golden));
+        for ((file, written), (_, golden)) in written.iter().zip(&golden) {
+            let differs = written.iter().zip(golden).position(|(written, golden)| written != golden);
+            assert_eq!((differs, written.len()), (None, golden.len()), "{file}: first differing byte, and length");
+        }
     }
 }

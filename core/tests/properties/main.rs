@@ -11,6 +11,7 @@ mod damage;
 mod exhaustive;
 mod forged;
 mod golden;
+mod keys_scenario;
 mod random_traffic;
 mod runner;
 mod scenario;

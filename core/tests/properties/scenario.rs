@@ -27,9 +27,10 @@ use driftq_core::{Command, Output, Pipeline, PipelineConfig, Refusal, Reply};
 use proptest::sample::Index;
 
 use crate::codec::all_kinds;
+use crate::keys_scenario::keys_log;
 
 const LOG: LogId = LogId(*b"the golden log 1");
-const START: Timestamp = Timestamp(1_700_000_000_000);
+pub const START: Timestamp = Timestamp(1_700_000_000_000);
 
 /// The kind of the record of a lost payload.
 const PAYLOAD_LOST: u8 = 47;
@@ -37,7 +38,7 @@ const PAYLOAD_LOST: u8 = 47;
 /// The kind of an image of many messages.
 const CHUNK: u8 = 0x8E;
 
-fn config() -> PipelineConfig {
+pub fn config() -> PipelineConfig {
     PipelineConfig {
         memory_bytes: 0,
         state_bytes_max: u64::MAX,
@@ -561,11 +562,15 @@ fn scenario_covers_every_record_kind() {
     };
     let whole = ReadLog::from(&without_snapshots(&storage));
     let read = ReadLog::from(&storage);
+    let keys = keys_log();
+    let (whole_keys, read_keys) = (ReadLog::from(&without_snapshots(&keys)), ReadLog::from(&keys));
     // A payload is lost only by damage.
     let records: Vec<u8> = all_kinds().filter(|kind| *kind < 0x80 && *kind != PAYLOAD_LOST).collect();
     // No partition of the scenario has as many messages as make a chunk.
     let images: Vec<u8> = all_kinds().filter(|kind| *kind >= 0x80 && *kind != CHUNK).collect();
-    assert_eq!(kinds(whole.replayed.iter().map(|(_, record, _)| record).collect()), records);
-    assert_eq!(kinds(read.restored.iter().collect()), images);
+    let replayed = whole.replayed.iter().chain(&whole_keys.replayed);
+    assert_eq!(kinds(replayed.map(|(_, record, _)| record).collect()), records);
+    assert_eq!(kinds(read.restored.iter().chain(&read_keys.restored).collect()), images);
     assert_eq!(read.state.digest(), whole.state.digest());
+    assert_eq!(read_keys.state.digest(), whole_keys.state.digest());
 }

@@ -155,13 +155,18 @@ impl Reader {
         }
     }
 
-    fn topic(&mut self, state: &State, topic: TopicId) -> &mut LogTopic {
-        self.log.topics.entry(resolve::topic_name(state, topic)).or_default()
+    /// What the log says about a topic; `None` if no client of a history knows it.
+    fn topic(&mut self, state: &State, topic: TopicId) -> Option<&mut LogTopic> {
+        Some(self.log.topics.entry(known_name(state, topic)?).or_default())
     }
 
     fn image(&mut self, state: &State, image: &Image) {
         match image {
-            Image::Topic { topic, next_offset, .. } => self.topic(state, *topic).first_offset = next_offset.0,
+            Image::Topic { topic, next_offset, .. } => {
+                if let Some(topic) = self.topic(state, *topic) {
+                    topic.first_offset = next_offset.0;
+                }
+            }
             Image::Message { topic, partition, offset, produced_at, payload, fields, .. } => {
                 let message = Message::new(*offset, *produced_at, *payload, fields.clone());
                 self.referred(state, 0, *topic, *partition, message);
@@ -203,14 +208,17 @@ impl Reader {
         body: &Body,
     ) {
         let message = LogMessage { lsn, partition: u64::from(partition.0), body: body.clone(), is_derived: false };
-        self.topic(state, topic).messages.insert(offset.0, message);
+        if let Some(topic) = self.topic(state, topic) {
+            topic.messages.insert(offset.0, message);
+        }
     }
 
     /// Groups skip the message that the record stores.
     fn skipped(&mut self, state: &State, lsn: u64, (topic, offset): (TopicId, Offset), groups: &[GroupId]) {
+        let Some(logged) = self.topic(state, topic) else { return };
         for group in groups {
             let group = resolve::group_name(state, topic, *group);
-            let changes = self.topic(state, topic).changes.entry(group).or_default().entry(offset.0).or_default();
+            let changes = logged.changes.entry(group).or_default().entry(offset.0).or_default();
             changes.push(LogChange { lsn, change: Change::Skipped, token: None });
         }
     }
@@ -273,7 +281,7 @@ impl Reader {
     }
 
     fn referred(&mut self, state: &State, lsn: u64, topic: TopicId, partition: PartitionId, message: Message) {
-        let topic = resolve::topic_name(state, topic);
+        let Some(topic) = known_name(state, topic) else { return };
         self.referred.push(ReferredMessage { topic, partition, lsn, message });
     }
 
@@ -305,19 +313,30 @@ impl Reader {
     }
 }
 
+/// The name of a topic, if the clients of a history can know it: they have no keys, so they are the default tenant's.
+fn known_name(state: &State, topic: TopicId) -> Option<String> {
+    let is_known = state.topic(topic).is_none_or(|topic| topic.name().tenant().is_default());
+    is_known.then(|| state.topic(topic).map_or_else(|| format!("#{topic}"), |topic| topic.name().as_str().to_owned()))
+}
+
 /// The names of topic and group, and the offset.
 fn resolved(state: &State, message_ref: &MessageRef) -> Option<(String, String, u64)> {
-    let topic = state.topic(message_ref.topic)?;
-    let group = topic.group(message_ref.group)?;
+    let group = state.topic(message_ref.topic)?.group(message_ref.group)?;
     let offset = resolve::offset(state, message_ref)?;
-    Some((topic.name().as_str().to_owned(), group.name().as_str().to_owned(), offset.0))
+    Some((known_name(state, message_ref.topic)?, group.name().as_str().to_owned(), offset.0))
 }
 
 /// An identity as text, as in a parsed history.
 fn identity_text(identity: &Identity) -> String {
     let kind = identity.scope.kind().as_str();
     let scope = match &identity.scope {
-        Scope::Consume { topic, group } => json!({"kind": kind, "topic": topic.as_str(), "group": group.as_str()}),
+        Scope::Consume { topic, group } => {
+            let mut scope = json!({"kind": kind, "topic": topic.as_str(), "group": group.as_str()});
+            if !topic.tenant().is_default() {
+                scope["tenant"] = json!(topic.tenant().0);
+            }
+            scope
+        }
         Scope::Tenant => json!({"kind": kind}),
         Scope::Job { id } | Scope::Task { id } => json!({"kind": kind, "id": id}),
         Scope::Rpc { principal, method } => json!({"kind": kind, "principal": principal, "method": method}),

@@ -3,6 +3,7 @@
 use crate::compare::log::{Change, Log, LogChange, LogMessage};
 use crate::parsed::{CallResult, Delivery, EffectOp, ParsedHistory, ProduceRequest, SettleCall, SettleOp, short, text};
 use crate::report::{Check, Report};
+use driftq_core::types::TenantId;
 
 /// Adds the violations that the log shows.
 pub(super) fn verify(history: &ParsedHistory<'_>, log: &Log, report: &mut Report) {
@@ -142,7 +143,8 @@ impl<'j> Verifier<'j, '_> {
     /// Whether the message is not acked in the final state.
     fn is_unacked_at_end(&self, settle: &SettleCall<'_>) -> bool {
         let state = &self.log.state;
-        let Some(topic) = state.topics().find(|topic| topic.name().as_str() == settle.topic) else { return false };
+        let mut topics = state.topics_of(TenantId::DEFAULT);
+        let Some(topic) = topics.find(|topic| topic.name().as_str() == settle.topic) else { return false };
         let group = topic.groups().find(|group| group.name().as_str() == settle.group);
         let partition = topic.partitions().find(|(id, _)| u64::from(id.0) == settle.at.partition);
         let Some((group, (id, partition))) = group.zip(partition) else { return false };

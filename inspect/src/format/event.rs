@@ -45,6 +45,12 @@ pub fn kind(event: &Event) -> &'static str {
         Event::Relocated(_) => "relocated",
         Event::PayloadLost(_) => "payload lost",
         Event::WallClockAdjusted(_) => "wall clock adjusted",
+        Event::KeyCreated(_) => "key created",
+        Event::KeyRevoked { .. } => "key revoked",
+        Event::KeyBound { .. } => "key bound",
+        Event::TenantCreated { .. } => "tenant created",
+        Event::TenantDeleted { .. } => "tenant deleted",
+        Event::Audited(_) => "audited",
         Event::Restored(_) => "restored",
     }
 }

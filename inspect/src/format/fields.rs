@@ -7,8 +7,10 @@ use driftq_core::types::{
 };
 use serde_json::{Map, Value, json};
 
+use crate::format::access;
 use crate::format::event::message_ref;
 use crate::format::text::shortened;
+use crate::topic_text::topic_text;
 
 /// How much of keys, values and texts is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +36,7 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
         Event::Booted { boot } => json!({ "boot": boot.0 }),
         Event::TopicCreated { topic, name, partitions, retention } => json!({
             "topic": topic.0,
-            "name": name.as_str(),
+            "name": topic_text(name),
             "partitions": partitions,
             "retention_ms": retention.age.map(|age| age.0),
             "retention_bytes": retention.bytes,
@@ -71,8 +73,8 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             let mut value = json!({ "topic": topic.0, "partition": partition.0, "offset": offset.0 });
             insert_body(&mut value, body, detail);
             if let Some(dedupe) = dedupe {
-                value["gate_topic"] = json!(dedupe.scope.topic.as_str());
-                value["gate_destination"] = json!(dedupe.scope.destination.as_str());
+                value["gate_topic"] = json!(topic_text(&dedupe.scope.topic));
+                value["gate_destination"] = json!(topic_text(&dedupe.scope.destination));
                 value["gate_until_ms"] = json!(dedupe.expires_at.0);
             }
             if !skipped.is_empty() {
@@ -122,7 +124,7 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             json!({ "topic": topic.0, "partition": partition.0, "through": through.0 })
         }
         Event::DedupeExpired { scope, count } => {
-            let (topic, destination) = (scope.topic.as_str(), scope.destination.as_str());
+            let (topic, destination) = (topic_text(&scope.topic), topic_text(&scope.destination));
             json!({ "gate_topic": topic, "gate_destination": destination, "count": count })
         }
         Event::EffectBegun(begun) => {
@@ -160,14 +162,14 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
         Event::EffectsExpired { namespace, count } => {
             let (topic, group) = match namespace {
                 EffectNamespace::Shared => (None, None),
-                EffectNamespace::Group(topic, group) => (Some(topic.as_str()), Some(group.as_str())),
+                EffectNamespace::Group(topic, group) => (Some(topic_text(topic)), Some(group.as_str())),
             };
             json!({ "topic": topic, "group": group, "count": count })
         }
         Event::Completed(step) => {
             let produced = step.outputs.iter().map(|output| {
                 let mut value = json!({
-                    "topic": output.requested_topic.as_str(),
+                    "topic": topic_text(&output.requested_topic),
                     "partition": output.partition.0,
                     "offset": output.offset.0,
                     "duplicate": output.stored.is_none(),
@@ -194,6 +196,12 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             }
             WallAdjustment::Rebase { offset } => json!({ "adjustment": "rebase", "offset_ms": offset }),
         },
+        event @ (Event::KeyCreated(_)
+        | Event::KeyRevoked { .. }
+        | Event::KeyBound { .. }
+        | Event::TenantCreated { .. }
+        | Event::TenantDeleted { .. }
+        | Event::Audited(_)) => access::fields(event).unwrap_or_default(),
         Event::Restored(image) => json!({ "piece": format!("{image:?}") }),
     };
     let mut fields = if let Value::Object(fields) = value { fields } else { Map::new() };
@@ -229,7 +237,7 @@ fn identity_fields(identity: &Identity) -> Value {
         json!({ "tenant": identity.tenant(), "scope": identity.scope.kind().as_str(), "key": identity.key() });
     match &identity.scope {
         Scope::Consume { topic, group } => {
-            value["topic"] = json!(topic.as_str());
+            value["topic"] = json!(topic_text(topic));
             value["group"] = json!(group.as_str());
         }
         Scope::Tenant => {}

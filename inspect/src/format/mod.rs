@@ -3,6 +3,7 @@
 //! `driftqd wal dump` prints [`fields`], which need no state; `driftqd wal inspect` prints [`sentence`], which
 //! resolves ids to names in the state that the record was decided against. Both use the same [`kind`].
 
+mod access;
 mod event;
 mod fields;
 pub mod resolve;

@@ -3,10 +3,12 @@
 use driftq_core::state::State;
 use driftq_core::types::{DeliveryState, GroupId, MessageRef, Offset, TopicId};
 
-/// The name of a topic, or `#id` if the state has no such topic.
+use crate::topic_text::topic_text;
+
+/// The name of a topic as [`topic_text`], or `#id` if the state has no such topic.
 #[must_use]
 pub fn topic_name(state: &State, topic: TopicId) -> String {
-    state.topic(topic).map_or_else(|| format!("#{topic}"), |topic| topic.name().as_str().to_owned())
+    state.topic(topic).map_or_else(|| format!("#{topic}"), |topic| topic_text(topic.name()))
 }
 
 /// The name of a group, or `#id` if the state has no such group.

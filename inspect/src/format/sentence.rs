@@ -10,6 +10,7 @@ use driftq_core::types::{
     Timestamp, TopicId, WallAdjustment,
 };
 
+use crate::format::access;
 use crate::format::event::{kind, message_ref};
 use crate::format::resolve::{entry, group, message, topic};
 use crate::format::text::{millis, quoted, timestamp};
@@ -97,7 +98,7 @@ pub fn sentence(state: &State, record: &Record) -> String {
         Event::CompletionsExpired { count } => format!("{count} replies of completed steps expired"),
         Event::WinnersExpired { count } => format!("{count} winners of messages forgotten"),
         Event::WallClockAdjusted(adjustment) => wall_clock_adjusted(adjustment),
-        event => kind(event).to_owned(),
+        event => access::sentence(state, event).unwrap_or_else(|| kind(event).to_owned()),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::format::{body, kind, message_ref, message_sentence, quoted, resolve, 
 use crate::location::MessageLocation;
 use crate::message_name::MessageName;
 use crate::replay::{LoggedRecord, ReplayObserver, Replayed};
+use crate::topic_text::topic_text;
 use crate::trace_message::deliveries::{Deliveries, LogTime};
 use crate::trace_message::history::{MessageDelivery, MessageEvent, MessageHistory};
 
@@ -70,7 +71,7 @@ impl<'a> Tracer<'a> {
         let final_state = self.final_state(state);
         let Self { message, events, events_omitted, deliveries, .. } = self;
         Ok(MessageHistory {
-            message: format!("{}/{}", message.topic.as_str(), message.offset),
+            message: format!("{}/{}", topic_text(&message.topic), message.offset),
             base: replayed.base,
             through: replayed.through(),
             events,

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use toml::Table;
 
 use super::error::ConfigError;
+use super::exposure::Exposure;
 use super::settings::{Rule, Settings, is_decision_within_limits};
 
 /// Bytes of a record in a segment beside its message: names, dead-letter metadata, frame and segment headers.
@@ -20,19 +21,63 @@ impl Settings {
         let table = Table::try_from(self).map_err(|error| invalid(&error))?;
         Self::deserialize(table).map_err(|error| invalid(&error))?;
         if self.reset_wal && !self.wal {
-            let problem = "--reset-wal contradicts wal = false and --no-wal: there is no log on disk";
+            let problem = "--reset-wal contradicts wal = false, --no-wal and --memory: there is no log on disk";
             return Err(ConfigError::Invalid(problem.to_owned()));
         }
-        check_exposure(self)?;
+        check_memory(self)?;
+        check_tls(self)?;
+        check_otlp(self)?;
+        self.check_exposure(may_have_keys(self))?;
         check_sizes(self)?;
         check_leases(self)?;
         check_rules(&self.router.rules)
     }
+
+    /// Checks that the address may be listened on by a broker with or without keys.
+    ///
+    /// # Errors
+    /// [`ConfigError::Exposed`].
+    pub(crate) fn check_exposure(&self, has_keys: bool) -> Result<(), ConfigError> {
+        let exposure = Exposure {
+            address: self.addr.ip(),
+            has_tls: self.tls.is_on(),
+            has_keys,
+            is_insecure: self.http.insecure,
+            is_behind_tls_proxy: self.http.behind_tls_proxy,
+        };
+        exposure.check().map_err(|reason| ConfigError::Exposed { addr: self.addr, reason })
+    }
 }
 
-fn check_exposure(settings: &Settings) -> Result<(), ConfigError> {
-    let loopback = settings.addr.ip().to_canonical().is_loopback();
-    if loopback || settings.http.insecure { Ok(()) } else { Err(ConfigError::Exposed { addr: settings.addr }) }
+fn check_memory(settings: &Settings) -> Result<(), ConfigError> {
+    if settings.memory && settings.wal {
+        return invalid("a log in memory (--memory) contradicts wal = true".to_owned());
+    }
+    if settings.chaos.is_some() && !settings.memory {
+        let problem = "--chaos needs --memory: simulated crashes must not touch a data folder";
+        return invalid(problem.to_owned());
+    }
+    Ok(())
+}
+
+/// Before the log is read. [`Settings::check_exposure`] decides once it is.
+fn may_have_keys(settings: &Settings) -> bool {
+    let has_log = || std::fs::read_dir(&settings.data_dir).is_ok_and(|mut entries| entries.next().is_some());
+    settings.auth.admin_key_file.is_some() || (settings.wal && !settings.reset_wal && has_log())
+}
+
+fn check_tls(settings: &Settings) -> Result<(), ConfigError> {
+    if let Some(problem) = settings.tls.problem() {
+        return invalid(problem.to_owned());
+    }
+    if settings.tls.is_on() && settings.chaos.is_some() {
+        return invalid("--chaos contradicts tls.cert: the faults are simulated on plain connections".to_owned());
+    }
+    Ok(())
+}
+
+fn check_otlp(settings: &Settings) -> Result<(), ConfigError> {
+    settings.otlp.problem().map_or(Ok(()), invalid)
 }
 
 fn check_sizes(settings: &Settings) -> Result<(), ConfigError> {

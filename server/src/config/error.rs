@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::exposure::ExposureError;
+
 /// Why the broker does not start with these settings. The text names the file, key, flag or variable, the value and
 /// what is allowed.
 #[derive(Debug, thiserror::Error)]
@@ -32,11 +34,13 @@ pub enum ConfigError {
         /// The value and what is expected.
         problem: String,
     },
-    /// The address can be reached from other machines, and clients are not authenticated.
-    #[error("keys and TLS are not part of this version; give --insecure to listen on {addr}")]
+    /// The address can be reached from other machines, and clients need no key or send it in plain text.
+    #[error("will not listen on {addr}: {reason}")]
     Exposed {
         /// The address.
         addr: SocketAddr,
+        /// Why it is refused.
+        reason: ExposureError,
     },
     /// A value that was not loaded but set by code is invalid, or two settings contradict each other.
     #[error("{0}")]

@@ -11,6 +11,7 @@ use clap::{Arg, Args, Command};
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use super::chaos::{ChaosError, ChaosSettings};
 use super::error::ConfigError;
 use super::load::keep_resolved_addr;
 use super::number::Int;
@@ -35,6 +36,15 @@ pub struct Flags {
     #[arg(long, env = "DRIFTQ_NO_WAL", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     no_wal: Option<RawValue>,
+    /// Keep the log in memory, without a data folder, for tests; all state is lost when the process ends
+    /// [default: false]
+    #[arg(long, env = "DRIFTQ_MEMORY", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    memory: Option<RawValue>,
+    /// Simulate faults of a network and crashes, the same for the same requests, for tests; needs --memory. Such as
+    /// seed=42,duplicate=0.2,drop-reply=0.1,expire=0.05,delay=0.1,restart=0.01,reorder=0.1 [default: none]
+    #[arg(long, env = "DRIFTQ_CHAOS", value_name = "FAULTS")]
+    chaos: Option<RawValue>,
     /// Table of default limits: production, or spec for the small ones of the specification [default: production]
     #[arg(long, env = "DRIFTQ_PROFILE", value_name = "NAME")]
     profile: Option<RawValue>,
@@ -92,7 +102,38 @@ pub struct Flags {
     /// Log level: off, error, warn, info, debug, trace, or a filter such as info,driftq_server=debug [default: info]
     #[arg(long, env = "DRIFTQ_LOG_LEVEL", value_name = "LEVEL")]
     log_level: Option<RawValue>,
-    /// Allow an address that other machines can reach; this version has neither keys nor TLS [default: false]
+    /// URL of an OpenTelemetry collector to export spans and metrics to, http://host[:port][/path] [default: none]
+    #[arg(long, env = "DRIFTQ_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<RawValue>,
+    /// Header of every request to it, NAME=VALUE; repeatable, the variable is a comma separated list [default: none]
+    #[arg(long, env = "DRIFTQ_OTLP_HEADER", value_name = "NAME=VALUE", hide_env_values = true)]
+    otlp_header: Vec<RawValue>,
+    /// Name of the service in what is exported [default: driftqd]
+    #[arg(long, env = "DRIFTQ_OTLP_SERVICE_NAME", value_name = "NAME")]
+    otlp_service_name: Option<RawValue>,
+    /// How many of the requests without a traceparent are exported as spans, from 0 to 1 [default: 1]
+    #[arg(long, env = "DRIFTQ_OTLP_SAMPLE_RATIO", value_name = "RATIO")]
+    otlp_sample_ratio: Option<RawValue>,
+    /// Time between two exports of the metrics [default: 60000]
+    #[arg(long, env = "DRIFTQ_OTLP_INTERVAL_MS", value_name = "MS")]
+    otlp_interval_ms: Option<RawValue>,
+    /// File with the certificate chain for TLS, PEM; read again when it changes [default: none, plain HTTP]
+    #[arg(long, env = "DRIFTQ_TLS_CERT", value_name = "FILE")]
+    tls_cert: Option<RawValue>,
+    /// File with the private key of the certificate, PEM [default: none]
+    #[arg(long, env = "DRIFTQ_TLS_KEY", value_name = "FILE")]
+    tls_key: Option<RawValue>,
+    /// File with the roots of client certificates, PEM; every client then needs a certificate [default: none]
+    #[arg(long, env = "DRIFTQ_TLS_CLIENT_CA", value_name = "FILE")]
+    tls_client_ca: Option<RawValue>,
+    /// File with the text of a key, which may do everything: the first one, created at the start [default: none]
+    #[arg(long, env = "DRIFTQ_ADMIN_KEY_FILE", value_name = "FILE")]
+    admin_key_file: Option<RawValue>,
+    /// Clients reach the broker through a proxy that terminates TLS [default: false]
+    #[arg(long, env = "DRIFTQ_BEHIND_TLS_PROXY", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    behind_tls_proxy: Option<RawValue>,
+    /// Allow an address that other machines can reach, even without keys, or with keys in plain text [default: false]
     #[arg(long, env = "DRIFTQ_INSECURE", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<RawValue>,
@@ -123,9 +164,27 @@ impl Flags {
         bool::deserialize(switch(&raw.text)).map_err(|error| raw.refuse(&error))
     }
 
+    /// Whether the log is in memory. What names a place or a mode of a log on disk contradicts it.
+    pub(super) fn memory(&self) -> Result<bool, ConfigError> {
+        let Some(raw) = self.memory.as_ref().filter(|raw| raw.is_set()) else { return Ok(false) };
+        let is_on = bool::deserialize(switch(&raw.text)).map_err(|error| raw.refuse(&error))?;
+        let other = [&self.data_dir, &self.no_wal].into_iter().flatten().find(|raw| raw.is_set());
+        match other.filter(|_| is_on) {
+            Some(other) => Err(ConfigError::Invalid(format!("{} contradicts {}", raw.origin, other.origin))),
+            None => Ok(is_on),
+        }
+    }
+
+    /// The faults to simulate.
+    pub(super) fn chaos(&self) -> Result<Option<ChaosSettings>, ConfigError> {
+        let Some(raw) = self.chaos.as_ref().filter(|raw| raw.is_set()) else { return Ok(None) };
+        let refuse = |error: ChaosError| ConfigError::Value { origin: raw.origin.clone(), problem: error.to_string() };
+        raw.text.parse().map(Some).map_err(refuse)
+    }
+
     /// The keys of the configuration file that flags and variables set, each checked.
     pub(super) fn overrides(&self) -> Result<Table, ConfigError> {
-        let settings: [(&Option<RawValue>, &str, ToToml); 22] = [
+        let settings: [(&Option<RawValue>, &str, ToToml); 31] = [
             (&self.addr, "addr", trimmed),
             (&self.data_dir, "data_dir", verbatim),
             (&self.no_wal, "wal", negated_switch),
@@ -147,6 +206,15 @@ impl Flags {
             (&self.state_bytes_max, "storage.state_bytes_max", number),
             (&self.log_format, "log.format", trimmed),
             (&self.log_level, "log.level", trimmed),
+            (&self.otlp_endpoint, "otlp.endpoint", trimmed),
+            (&self.otlp_service_name, "otlp.service_name", trimmed),
+            (&self.otlp_sample_ratio, "otlp.sample_ratio", decimal),
+            (&self.otlp_interval_ms, "otlp.interval_ms", number),
+            (&self.tls_cert, "tls.cert", verbatim),
+            (&self.tls_key, "tls.key", verbatim),
+            (&self.tls_client_ca, "tls.client_ca", verbatim),
+            (&self.admin_key_file, "auth.admin_key_file", verbatim),
+            (&self.behind_tls_proxy, "http.behind_tls_proxy", switch),
             (&self.insecure, "http.insecure", switch),
         ];
         let mut overrides = Table::new();
@@ -158,15 +226,26 @@ impl Flags {
         if let Some(first) = self.allowed_host.iter().find(|raw| raw.is_set()) {
             merge(&mut overrides, first.checked("http.allowed_hosts", Value::Array(self.hosts()))?);
         }
+        if let Some(first) = self.otlp_header.iter().find(|raw| raw.is_set()) {
+            merge(&mut overrides, at_key("otlp.headers", Value::Table(self.otlp_headers(first)?)));
+        }
         Ok(overrides)
     }
 
-    fn hosts(&self) -> Vec<Value> {
-        let names = self.allowed_host.iter().flat_map(|raw| match raw.is_variable {
-            true => raw.text.split(',').collect(),
-            false => vec![raw.text.as_str()],
+    /// The headers of OTLP. An error does not have their values, which may be secrets.
+    fn otlp_headers(&self, first: &RawValue) -> Result<Table, ConfigError> {
+        let headers = self.otlp_header.iter().flat_map(RawValue::list).map(|text| {
+            let (name, value) = text.split_once('=')?;
+            Some((name.trim().to_ascii_lowercase(), trimmed(value)))
         });
-        names.map(verbatim).collect()
+        headers.collect::<Option<Table>>().ok_or_else(|| ConfigError::Value {
+            origin: first.origin.clone(),
+            problem: "expected NAME=VALUE".to_owned(),
+        })
+    }
+
+    fn hosts(&self) -> Vec<Value> {
+        self.allowed_host.iter().flat_map(RawValue::list).map(verbatim).collect()
     }
 }
 
@@ -183,6 +262,11 @@ impl RawValue {
     /// Whether it counts: an empty variable does not.
     fn is_set(&self) -> bool {
         !self.is_variable || !self.text.trim().is_empty()
+    }
+
+    /// The texts of a repeatable flag, which a variable has as a comma separated list.
+    fn list(&self) -> Vec<&str> {
+        if self.is_variable { self.text.split(',').collect() } else { vec![self.text.as_str()] }
     }
 
     /// A table with `value` at `key`, if the schema allows it there.
@@ -213,6 +297,11 @@ fn trimmed(text: &str) -> Value {
 fn number(text: &str) -> Value {
     let text = text.trim();
     text.parse().ok().filter(|_| !text.starts_with('+')).map_or_else(|| verbatim(text), Value::Integer)
+}
+
+/// A text that is no number stays one, and the schema refuses it.
+fn decimal(text: &str) -> Value {
+    text.trim().parse().map_or_else(|_| trimmed(text), Value::Float)
 }
 
 fn switch(text: &str) -> Value {

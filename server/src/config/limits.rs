@@ -72,6 +72,10 @@ pub(super) struct LimitsSection {
     groups_max: usize,
     #[serde(with = "Int::<1, U32_MAX>")]
     consumers_max: usize,
+    #[serde(with = "Int::<1, U32_MAX>")]
+    keys_max: usize,
+    #[serde(with = "Int::<1, U32_MAX>")]
+    tenants_max: usize,
     #[serde(rename = "retention_ms", with = "Int::<0, I64_MAX>")]
     retention_age: Option<Millis>,
     #[serde(with = "Int::<0, I64_MAX>")]

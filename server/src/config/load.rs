@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::error::ConfigError;
 use super::flags::Flags;
 use super::settings::{Profile, Settings};
-use super::table::merge;
+use super::table::{at_key, merge};
 
 impl Settings {
     /// Settings of this process: its flags and `DRIFTQ_*` variables, and the configuration file that one of them names.
@@ -27,8 +27,14 @@ impl Settings {
         let mut settings = overlay(parse(&path, &text)?, flags.overrides()?);
         settings.sync_delay = flags.sync_delay()?;
         settings.reset_wal = flags.reset_wal()?;
+        settings.chaos = flags.chaos()?;
+        settings.memory = flags.memory()?;
+        settings.wal &= !settings.memory;
         settings.check()?;
-        Ok(settings)
+        match settings.otlp.missing_feature() {
+            Some(problem) => Err(ConfigError::Invalid(problem.to_owned())),
+            None => Ok(settings),
+        }
     }
 
     /// Settings of a configuration file with this text; errors call it `path`.
@@ -41,8 +47,18 @@ impl Settings {
         Ok(settings)
     }
 
+    /// As [`from_toml`](Self::from_toml), with one reactor unless the text says otherwise.
+    pub(crate) fn with_one_reactor(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let mut table = at_key("http.reactors", Value::Integer(1));
+        merge(&mut table, parse(path, text)?);
+        let settings = overlay(table, Table::new());
+        settings.check()?;
+        Ok(settings)
+    }
+
     /// A configuration file of these settings: [`from_toml`](Self::from_toml) reads the same settings from it, except
-    /// [`sync_delay`](Self::sync_delay) and [`reset_wal`](Self::reset_wal).
+    /// [`sync_delay`](Self::sync_delay), [`reset_wal`](Self::reset_wal), [`memory`](Self::memory) and
+    /// [`chaos`](Self::chaos).
     #[must_use]
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("settings in their ranges can be written as TOML")
@@ -51,13 +67,14 @@ impl Settings {
 
 impl Settings {
     /// The settings as JSON, with the keys of the configuration file and without secrets: the query of the webhook's
-    /// URL, which may be a key, is replaced.
+    /// URL and the values of the headers of OTLP, which may be keys, are replaced.
     #[must_use]
     pub fn to_public_json(&self) -> String {
         let mut public = self.clone();
         if let Some(webhook) = &mut public.router.webhook {
             webhook.url = webhook.url.without_query();
         }
+        public.otlp.headers = public.otlp.headers.without_values();
         serde_json::to_string(&public).expect("settings in their ranges can be written as JSON")
     }
 }

@@ -12,10 +12,14 @@ use driftq_core::types::{Limits, Millis, PartitionId, Text, TopicName};
 use serde::{Deserialize, Serialize};
 
 use super::address::WebhookUrl;
+use super::auth::AuthSettings;
+use super::chaos::ChaosSettings;
 use super::check::largest_record_bytes;
 use super::limits::LimitsSection;
 use super::number::{DAY_MS, I64_MAX, Int, PARTITION_MAX, U32_MAX};
+use super::otlp::OtlpSettings;
 use super::text;
+use super::tls::TlsSettings;
 use crate::process_memory;
 
 /// The smallest segment has at least this fraction of the largest.
@@ -50,8 +54,14 @@ pub struct Settings {
     pub storage: StorageSettings,
     /// HTTP limits and timeouts.
     pub http: HttpSettings,
+    /// TLS.
+    pub tls: TlsSettings,
+    /// Keys.
+    pub auth: AuthSettings,
     /// Logging.
     pub log: LogSettings,
+    /// Export of spans and metrics.
+    pub otlp: OtlpSettings,
     /// Router hook.
     #[serde(skip_serializing_if = "RouterSettings::is_empty")]
     pub router: RouterSettings,
@@ -61,6 +71,13 @@ pub struct Settings {
     /// Whether the files of an existing log are moved aside at the start. Set by a flag only.
     #[serde(skip)]
     pub reset_wal: bool,
+    /// Whether the log is in memory, from which the broker recovers within its process; [`wal`](Self::wal) is false
+    /// then. Set by a flag only.
+    #[serde(skip)]
+    pub memory: bool,
+    /// Faults that are simulated in front of a broker in memory. Set by a flag only.
+    #[serde(skip)]
+    pub chaos: Option<ChaosSettings>,
 }
 
 impl Settings {
@@ -76,11 +93,21 @@ impl Settings {
             limits: profile.limits(),
             storage: StorageSettings::default(),
             http: HttpSettings::default(),
+            tls: TlsSettings::default(),
+            auth: AuthSettings::default(),
             log: LogSettings::default(),
+            otlp: OtlpSettings::default(),
             router: RouterSettings::default(),
             sync_delay: Duration::ZERO,
             reset_wal: false,
+            memory: false,
+            chaos: None,
         }
+    }
+
+    /// The scheme of the broker's URL.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.tls.is_on() { "https" } else { "http" }
     }
 
     /// Configuration of the core.
@@ -236,6 +263,10 @@ pub struct HttpSettings {
     /// Open connections.
     #[serde(with = "Int::<1, 1_000_000>")]
     pub connections_max: usize,
+    /// Open connections from one address, of IPv6 from one network of 64 bits; 0 for half of
+    /// [`connections_max`](Self::connections_max), loopback addresses then excepted.
+    #[serde(with = "Int::<0, 1_000_000>")]
+    pub connections_per_address_max: usize,
     /// Time to receive a request head, and time a connection may be idle.
     #[serde(rename = "head_timeout_ms", with = "Int::<100, DAY_MS>")]
     pub head_timeout: Duration,
@@ -251,8 +282,10 @@ pub struct HttpSettings {
     /// Interval of blank lines on an idle stream.
     #[serde(rename = "stream_keep_alive_ms", with = "Int::<100, DAY_MS>")]
     pub stream_keep_alive: Duration,
-    /// Whether a non-loopback address may be listened on.
+    /// Whether a non-loopback address may be listened on without keys, or with keys in plain text.
     pub insecure: bool,
+    /// Whether clients reach the broker through a proxy that terminates TLS, so that keys may arrive in plain text.
+    pub behind_tls_proxy: bool,
     /// `Host` headers allowed beside the listen address, loopback addresses and names that are not public; `*` allows
     /// any. In the form in which they are compared: lower case, without a port, IPv6 in brackets.
     #[serde(deserialize_with = "text::hosts")]
@@ -283,12 +316,14 @@ impl Default for HttpSettings {
             unsent_bytes_max: 256 << 20,
             head_bytes_max: 64 << 10,
             connections_max: 20_000,
+            connections_per_address_max: 0,
             head_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(10),
             body_rate_min: 1_024,
             write_timeout: Duration::from_secs(30),
             stream_keep_alive: Duration::from_secs(15),
             insecure: false,
+            behind_tls_proxy: false,
             allowed_hosts: Vec::new(),
         }
     }

@@ -53,6 +53,11 @@ pub(super) fn data_dir<'de, D: Deserializer<'de>>(deserializer: D) -> Parsed<'de
     parse(deserializer, "the path of a folder, in UTF-8", |text| is_path(text).then(|| text.into()))
 }
 
+pub(super) fn some_file<'de, D: Deserializer<'de>>(deserializer: D) -> Parsed<'de, Option<PathBuf>, D> {
+    let is_path = |text: &str| !text.trim().is_empty() && !text.contains(char::REPLACEMENT_CHARACTER);
+    parse(deserializer, "the path of a file, in UTF-8", |text| is_path(text).then(|| Some(text.into())))
+}
+
 pub(super) fn hosts<'de, D: Deserializer<'de>>(deserializer: D) -> Parsed<'de, Vec<String>, D> {
     let host = |text: String| {
         let expected = &address::HOST_EXPECTED;

@@ -10,7 +10,8 @@ use driftq_core::command::{CreateTopic, Extend, Peek, Produce, Subscribe, TokenC
 use driftq_core::log::LogId;
 use driftq_core::reply::Delivery;
 use driftq_core::types::{
-    Claim, ConsumerId, Deadline, GroupName, Millis, Offset, OwnerName, PartitionId, Retention, Timestamp, TopicName,
+    Caller, Claim, ConsumerId, Deadline, GroupName, Millis, Offset, OwnerName, PartitionId, Retention, Timestamp,
+    TopicName,
 };
 use driftq_core::{OpenOptions, Refusal};
 use driftq_files::VolatileStorage;
@@ -57,12 +58,12 @@ fn start() -> (Rc<Driver>, Arc<AtomicI64>) {
 }
 
 async fn ask<R: driftq_core::Request>(driver: &Driver, request: R) -> Result<R::Reply, Refusal> {
-    driver.ask(request).await.expect("the broker is ready")
+    driver.ask(&Caller::TRUSTED, request).await.expect("the broker is ready")
 }
 
 async fn next(driver: &Driver, consumer: ConsumerId) -> Box<Delivery> {
     for _ in 0..500 {
-        if let NextDelivery::Delivery(delivery) = driver.poll_delivery(consumer, Waker::noop()) {
+        if let NextDelivery::Delivery(delivery) = driver.deliveries(consumer).poll_next(Waker::noop()) {
             return delivery;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -80,7 +81,8 @@ async fn lease_survives(driver: &Driver, ahead_ms: &AtomicI64, by_ms: i64) {
     let owner = OwnerName::new("w").expect("a name");
     let group = GroupName::new("g").expect("a name");
     let stream = Subscribe::new(topic(), group.clone(), owner.clone()).lease(Millis(60_000));
-    let consumer = driver.subscribe(stream, Millis(60_000)).await.expect("ready").expect("subscribed");
+    let consumer =
+        driver.subscribe(&Caller::TRUSTED, stream, Millis(60_000)).await.expect("ready").expect("subscribed");
     ask(driver, Produce::new(topic(), "", "held")).await.expect("stored");
     let delivery = next(driver, consumer).await;
     ahead_ms.store(by_ms, Ordering::Relaxed);
@@ -146,5 +148,19 @@ fn wall_clock_set_back_is_reported_as_clock_ahead() {
         let refused = ask(&driver, with_deadline("in the past by wall time", now.after(Millis(60_000)))).await;
         assert_eq!(refused.map(drop), Err(Refusal::DeadlinePassed));
         assert!((driver.clock_ahead_ms() - 2 * HOUR_MS).abs() <= 1_000);
+    });
+}
+
+#[test]
+fn clocks_are_read_once_per_turn_and_again_in_the_next() {
+    run(async {
+        let (driver, ahead_ms) = start();
+        let first = driver.turn_clock();
+        ahead_ms.store(HOUR_MS, Ordering::Relaxed);
+        assert_eq!(driver.turn_clock(), first, "the same turn");
+        // An answered command has made the driver run.
+        let retention = Retention::default();
+        ask(&driver, CreateTopic { name: topic(), partitions: Some(1), retention }).await.expect("created");
+        assert!(driver.turn_clock().wall.offset_from(first.wall) >= HOUR_MS, "another turn");
     });
 }

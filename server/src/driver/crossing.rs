@@ -2,18 +2,20 @@
 //!
 //! A reactor collects the commands of one turn and passes them on under one lock, which is held to move a list and for
 //! nothing else. The sequencer does the same with its outputs. Either wakes the other once per turn at most. How much
-//! is on its way to the sequencer is bounded: beyond that, requests wait at their reactor.
+//! is on its way is bounded: commands beyond that wait at their reactor, deliveries leave their bytes behind and are
+//! withdrawn by it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use driftq_core::reply::Delivery;
-use driftq_core::types::ConsumerId;
+use driftq_core::types::{Caller, ConsumerId, LeaseToken, Offset, PartitionId};
 use driftq_core::{Command, Pipeline};
 use tokio::sync::Notify;
 
 use super::broker_clock::BrokerClock;
 use super::pending_replies::{CommandNumber, ReplyResult};
+use super::streams::bytes_of;
 
 /// Commands of one reactor on their way to the sequencer, beyond which further ones wait.
 const COMMANDS_MAX: u64 = 1_024;
@@ -27,8 +29,8 @@ pub(super) type ReadPipeline = Box<dyn FnOnce(&Pipeline) + Send>;
 
 /// What a reactor gives to the sequencer.
 pub(super) enum Submission {
-    /// A command, whose reply is given back with the number.
-    Command(CommandNumber, Command),
+    /// A command and who sends it. Its reply is given back with the number.
+    Command(CommandNumber, Caller, Command),
     /// Something is read between two commands.
     Read(ReadPipeline),
     /// The log is to be closed.
@@ -39,8 +41,8 @@ impl Submission {
     /// The bytes that it adds to the log, at most, roughly.
     pub(super) fn bytes(&self) -> u64 {
         match self {
-            Self::Command(_, Command::Produce(produce)) => (produce.payload_len()) as u64 + RECORD_OVERHEAD,
-            Self::Command(_, Command::Complete(step)) => {
+            Self::Command(_, _, Command::Produce(produce)) => (produce.payload_len()) as u64 + RECORD_OVERHEAD,
+            Self::Command(_, _, Command::Complete(step)) => {
                 let outputs = step.produce.iter().map(|output| (output.payload_len()) as u64);
                 outputs.map(|bytes| bytes + RECORD_OVERHEAD).sum::<u64>() + RECORD_OVERHEAD
             }
@@ -57,8 +59,56 @@ pub(super) enum Released {
     Reply(CommandNumber, ReplyResult),
     /// A delivery to a stream of the reactor.
     Delivery(ConsumerId, Box<Delivery>),
+    /// A delivery for which there was no room on the way.
+    Refused(ConsumerId, RefusedDelivery),
     /// The broker ended a stream of the reactor.
     Closed(ConsumerId),
+}
+
+/// What is left of a delivery without room.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RefusedDelivery {
+    pub(super) partition: PartitionId,
+    pub(super) offset: Offset,
+    pub(super) token: LeaseToken,
+    /// The bytes that it would have taken.
+    pub(super) bytes: usize,
+}
+
+impl RefusedDelivery {
+    pub(super) fn of(delivery: &Delivery) -> Self {
+        let Delivery { partition, offset, token, .. } = *delivery;
+        Self { partition, offset, token, bytes: bytes_of(delivery) }
+    }
+}
+
+/// What the sequencer releases to a reactor in one turn.
+#[derive(Debug, Default)]
+pub(super) struct TurnOutputs {
+    released: Vec<Released>,
+    /// The bytes of the deliveries among them.
+    delivery_bytes: usize,
+}
+
+impl TurnOutputs {
+    pub(super) fn is_empty(&self) -> bool {
+        self.released.is_empty()
+    }
+
+    pub(super) fn push(&mut self, released: Released) {
+        self.released.push(released);
+    }
+
+    /// Adds a delivery, without its bytes if `crossing` has no room for them.
+    pub(super) fn push_delivery(&mut self, crossing: &Crossing, consumer: ConsumerId, delivery: Box<Delivery>) {
+        let bytes = bytes_of(&delivery);
+        let under_way = crossing.delivery_bytes.load(Ordering::Relaxed) + self.delivery_bytes;
+        if under_way > 0 && under_way.saturating_add(bytes) > crossing.delivery_bytes_max {
+            return self.push(Released::Refused(consumer, RefusedDelivery::of(&delivery)));
+        }
+        self.delivery_bytes += bytes;
+        self.push(Released::Delivery(consumer, delivery));
+    }
 }
 
 /// Commands and bytes, since the start.
@@ -90,12 +140,18 @@ pub(crate) struct Crossing {
     /// The reactor was notified, and has not looked since.
     is_notified: AtomicBool,
     reactor: Arc<Notify>,
+    /// The bytes of deliveries that the reactor has not queued for their streams.
+    delivery_bytes: AtomicUsize,
+    /// Their most, unless it is a single one.
+    delivery_bytes_max: usize,
 }
 
 /// What the reactor has not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
     pub(super) released: Vec<Released>,
+    /// The bytes of the deliveries among them.
+    delivery_bytes: usize,
     /// The broker's clocks at the last release.
     pub(super) clock: BrokerClock,
 }
@@ -103,7 +159,9 @@ pub(super) struct Outputs {
 impl std::fmt::Debug for Submission {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Command(number, command) => f.debug_tuple("Command").field(number).field(command).finish(),
+            Self::Command(number, caller, command) => {
+                f.debug_tuple("Command").field(number).field(caller).field(command).finish()
+            }
             Self::Read(_) => f.write_str("Read"),
             Self::Close => f.write_str("Close"),
         }
@@ -111,8 +169,8 @@ impl std::fmt::Debug for Submission {
 }
 
 impl Crossing {
-    /// A way to and from the reactor that `reactor` wakes.
-    pub(crate) fn new(reactor: Arc<Notify>) -> Arc<Self> {
+    /// A way to and from the reactor that `reactor` wakes, with room for `delivery_bytes_max` bytes of deliveries.
+    pub(crate) fn new(reactor: Arc<Notify>, delivery_bytes_max: usize) -> Arc<Self> {
         Arc::new(Self {
             submissions: Mutex::default(),
             outputs: Mutex::default(),
@@ -121,6 +179,8 @@ impl Crossing {
             awaits_room: AtomicBool::new(false),
             is_notified: AtomicBool::new(false),
             reactor,
+            delivery_bytes: AtomicUsize::new(0),
+            delivery_bytes_max,
         })
     }
 
@@ -168,12 +228,20 @@ impl Crossing {
         self.is_full()
     }
 
-    /// Takes what was released, into an empty list.
-    pub(super) fn take_released(&self, released: &mut Vec<Released>) -> BrokerClock {
+    /// Takes what was released, into an empty list. Returns the bytes of the deliveries among it, which are under way
+    /// until [`Crossing::count_queued`].
+    pub(super) fn take_released(&self, released: &mut Vec<Released>) -> (BrokerClock, usize) {
         self.is_notified.store(false, Ordering::SeqCst);
         let mut outputs = lock(&self.outputs);
         std::mem::swap(&mut outputs.released, released);
-        outputs.clock
+        (outputs.clock, std::mem::take(&mut outputs.delivery_bytes))
+    }
+
+    /// So many bytes of deliveries are queued for their streams, or were withdrawn.
+    pub(super) fn count_queued(&self, delivery_bytes: usize) {
+        if delivery_bytes > 0 {
+            self.delivery_bytes.fetch_sub(delivery_bytes, Ordering::Relaxed);
+        }
     }
 
     // The sequencer's side.
@@ -192,10 +260,13 @@ impl Crossing {
     }
 
     /// Gives outputs to the reactor and wakes it; the list is empty then.
-    pub(super) fn release(&self, released: &mut Vec<Released>, clock: BrokerClock) {
+    pub(super) fn release(&self, turn: &mut TurnOutputs, clock: BrokerClock) {
+        let bytes = std::mem::take(&mut turn.delivery_bytes);
         let mut outputs = lock(&self.outputs);
         outputs.clock = clock;
-        move_all(released, &mut outputs.released);
+        outputs.delivery_bytes += bytes;
+        self.delivery_bytes.fetch_add(bytes, Ordering::Relaxed);
+        move_all(&mut turn.released, &mut outputs.released);
         drop(outputs);
         self.notify_reactor();
     }

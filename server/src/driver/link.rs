@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::broker_clock::BrokerClock;
 use super::crossing::{BYTES_MAX, Crossing, Released, Submission};
 use super::sequencer::Sequencer;
-use super::status::BrokerStatus;
+use super::status::{AccessMark, BrokerStatus};
 use super::wake::SequencerSignal;
 
 /// The way to the sequencer.
@@ -76,8 +76,9 @@ impl Remote {
     /// Passes what the sequencer has released to `release`. Returns the broker's clocks.
     pub(super) fn take_released(&self, mut release: impl FnMut(Released, &BrokerClock)) -> BrokerClock {
         let mut released = self.released.take();
-        let clock = self.crossing.take_released(&mut released);
+        let (clock, delivery_bytes) = self.crossing.take_released(&mut released);
         released.drain(..).for_each(|released| release(released, &clock));
+        self.crossing.count_queued(delivery_bytes);
         self.released.set(released);
         if !self.crossing.is_full() {
             self.room_waiters.take().into_iter().for_each(Waker::wake);
@@ -149,6 +150,16 @@ impl Link {
                 Reading::Asked(answer)
             }
             Self::Remote(_) => Reading::Known(None),
+        }
+    }
+
+    /// Which keys are stored; none until the log is recovered.
+    pub(super) fn access_mark(&self) -> AccessMark {
+        match self {
+            Self::Inline(sequencer) => {
+                sequencer.borrow().as_ref().map_or_else(AccessMark::default, |own| AccessMark::of(own.pipeline()))
+            }
+            Self::Remote(remote) => remote.status.access_mark(),
         }
     }
 

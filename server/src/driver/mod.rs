@@ -31,7 +31,7 @@ mod streams;
 mod ticket_queue;
 mod wake;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use driftq_core::command::Subscribe;
 use driftq_core::command::{CloseStream, SetPrefetch, Unsubscribe};
-use driftq_core::types::{ConsumerId, Millis, Now, Timestamp, WallClock};
+use driftq_core::types::{Caller, ConsumerId, Millis, Now, Timestamp, WallClock};
 use driftq_core::{Command, Output, Pipeline, Refusal, Reply, Request};
 use tokio::sync::Notify;
 
@@ -56,7 +56,7 @@ pub(crate) use self::pending_replies::{ReplyResult, ReplySink};
 use self::sequencer::AbortOnPanic;
 pub(crate) use self::sequencer::{Disk, Sequencer};
 pub(crate) use self::sequencer_thread::SequencerThread;
-pub(crate) use self::status::{BrokerStatus, Unready};
+pub(crate) use self::status::{AccessMark, BrokerStatus, Unready};
 pub(crate) use self::streams::NextDelivery;
 use self::streams::{StreamSpec, Streams};
 pub(crate) use self::wake::{SequencerSignal, Wake};
@@ -74,6 +74,8 @@ pub(crate) struct Driver {
     wake: Arc<Notify>,
     /// The next iteration is due already.
     is_woken: Cell<bool>,
+    /// The clocks at the first command since the last iteration.
+    turn_clock: Cell<Option<Now>>,
     link: Link,
     /// The broker's clocks in the last iteration.
     broker_clock: Cell<BrokerClock>,
@@ -123,6 +125,7 @@ impl Driver {
             figures,
             wake,
             is_woken: Cell::new(false),
+            turn_clock: Cell::new(None),
             link,
             broker_clock: Cell::default(),
             pending_replies: RefCell::default(),
@@ -162,6 +165,11 @@ impl Driver {
     }
 
     /// Broker time now.
+    pub(crate) fn broker_now(&self) -> Timestamp {
+        self.broker_time(self.clock.now())
+    }
+
+    /// Broker time at `now`.
     fn broker_time(&self, now: Now) -> Timestamp {
         self.broker_clock.get().time_at(now.mono)
     }
@@ -181,16 +189,26 @@ impl Driver {
         self.status.log_busy_for(self.clock.now().mono)
     }
 
-    /// Submits a command and resolves to its reply once the sync has passed it.
-    pub(crate) async fn ask<R: Request>(&self, request: R) -> Result<Result<R::Reply, Refusal>, Unready> {
-        let slot = self.submit_for_slot(request.into(), Waiter::Future).await?;
-        Ok(ReplyFuture::new(self, slot).await.map(R::reply))
+    /// Submits a command of `caller` and resolves to its reply once the sync has passed it.
+    pub(crate) async fn ask<R: Request>(
+        &self,
+        caller: &Caller,
+        request: R,
+    ) -> Result<Result<R::Reply, Refusal>, Unready> {
+        Ok(self.ask_command(caller, request.into()).await?.map(R::reply))
     }
 
-    /// Connects a stream whose leases are `lease` long. [`Driver::poll_delivery`] yields its deliveries until
+    /// As [`Driver::ask`], of any command.
+    pub(crate) async fn ask_command(&self, caller: &Caller, command: Command) -> Result<ReplyResult, Unready> {
+        let slot = self.submit_for_slot(caller, command, Waiter::Future).await?;
+        Ok(ReplyFuture::new(self, slot).await)
+    }
+
+    /// Connects a stream whose leases are `lease` long. [`Driver::deliveries`] yields its deliveries until
     /// [`Driver::disconnect`] or [`Driver::close_stream`].
     pub(crate) async fn subscribe(
         &self,
+        caller: &Caller,
         subscribe: Subscribe,
         lease: Millis,
     ) -> Result<Result<ConsumerId, Refusal>, Unready> {
@@ -203,7 +221,7 @@ impl Driver {
             deliveries_max: subscribe.deliveries_max,
         };
         let waiter = |slot| Waiter::Stream(slot, Box::new(spec));
-        let slot = self.submit_for_slot(Command::Subscribe(subscribe), waiter).await?;
+        let slot = self.submit_for_slot(caller, Command::Subscribe(subscribe), waiter).await?;
         Ok(ReplyFuture::new(self, slot).await.map(Subscribe::reply))
     }
 
@@ -244,10 +262,11 @@ impl Driver {
         }
     }
 
-    /// Submits `command`, which the clocks were a moment ago; its reply goes to `sink`, with this number.
+    /// Submits a command of `caller`; the clocks were `now` a moment ago. Its reply goes to `sink`, with this number.
     pub(crate) fn ask_into(
         &self,
         now: Now,
+        caller: &Caller,
         command: Command,
         sink: Rc<dyn ReplySink>,
         number: u64,
@@ -255,21 +274,19 @@ impl Driver {
         if let Some(unready) = self.unready() {
             return Err(unready);
         }
-        self.submit(now, command, Waiter::Sink(sink, number));
+        self.submit(now, caller, command, Waiter::Sink(sink, number));
         Ok(())
     }
 
-    /// The next delivery of a stream, as [`Streams::poll_next`].
-    pub(crate) fn poll_delivery(&self, consumer: ConsumerId, waker: &Waker) -> NextDelivery {
-        let mut streams = self.streams.borrow_mut();
-        let next = streams.poll_next(consumer, self.broker_time(self.clock.now()), waker);
-        if let Some(prefetch) = streams.take_recovered(consumer) {
-            self.defer(Command::SetPrefetch(SetPrefetch { consumer, prefetch }));
-        }
-        if streams.has_room() {
-            self.wake();
-        }
-        next
+    /// The deliveries of a stream, to be taken at one moment and not beyond an `await`: the driver may not run
+    /// meanwhile.
+    pub(crate) fn deliveries(&self, consumer: ConsumerId) -> Deliveries<'_> {
+        Deliveries { driver: self, streams: self.streams.borrow_mut(), consumer, now: None }
+    }
+
+    /// Which keys are stored, as of the commands that have replies. `None` until the log is recovered.
+    pub(crate) fn access_mark(&self) -> Option<AccessMark> {
+        self.status.is_started().then(|| self.link.access_mark())
     }
 
     /// Whether deliveries of a stream are decided and wait for their bytes to be read from the log.
@@ -289,8 +306,7 @@ impl Driver {
 
     fn end_stream(&self, consumer: ConsumerId, last: Command) {
         let releases = self.streams.borrow_mut().disconnect(consumer);
-        self.defer(last);
-        releases.into_iter().for_each(|command| self.defer(command));
+        self.defer([last].into_iter().chain(releases));
     }
 
     /// Reads the pipeline, after all commands that this reactor has submitted and before those that follow.
@@ -352,6 +368,7 @@ impl Driver {
         // A panic would end the driver's task, and no request would ever get a reply.
         let _guard = AbortOnPanic;
         self.is_woken.set(false);
+        self.turn_clock.set(None);
         let now = self.clock.now();
         let mut streams = self.streams.borrow_mut();
         let mut commands = streams.check_unread(self.broker_time(now));
@@ -407,9 +424,9 @@ impl Driver {
                 self.reply(waiter, result, &clock.wall_clock());
             }
             Released::Delivery(consumer, delivery) => {
-                let commands = self.streams.borrow_mut().deliver(consumer, delivery, clock.time_at(now.mono));
-                commands.into_iter().for_each(|command| self.defer(command));
+                self.defer(self.streams.borrow_mut().deliver(consumer, delivery, clock.time_at(now.mono)));
             }
+            Released::Refused(consumer, delivery) => self.defer(self.streams.borrow_mut().refuse(consumer, delivery)),
             Released::Closed(consumer) => self.streams.borrow_mut().close(consumer),
         }
     }
@@ -445,7 +462,12 @@ impl Driver {
         });
     }
 
-    async fn submit_for_slot(&self, command: Command, waiter: impl FnOnce(usize) -> Waiter) -> Result<usize, Unready> {
+    async fn submit_for_slot(
+        &self,
+        caller: &Caller,
+        command: Command,
+        waiter: impl FnOnce(usize) -> Waiter,
+    ) -> Result<usize, Unready> {
         if let Link::Remote(remote) = &self.link {
             std::future::poll_fn(|context| match remote.must_wait(context.waker()) {
                 true => Poll::Pending,
@@ -457,39 +479,45 @@ impl Driver {
             return Err(unready);
         }
         let slot = self.pending_replies.borrow_mut().open_slot();
-        self.submit(self.clock.now(), command, waiter(slot));
+        self.submit(self.turn_clock(), caller, command, waiter(slot));
         Ok(slot)
     }
 
+    /// The clocks at the first command of this turn, which makes the next iteration due. That ends the turn.
+    fn turn_clock(&self) -> Now {
+        let now = self.turn_clock.get().unwrap_or_else(|| self.clock.now());
+        self.turn_clock.set(Some(now));
+        now
+    }
+
     /// Decides a command, or gives it to the thread that does.
-    fn submit(&self, now: Now, command: Command, waiter: Waiter) {
+    fn submit(&self, now: Now, caller: &Caller, command: Command, waiter: Waiter) {
         let mut pending_replies = self.pending_replies.borrow_mut();
         match &self.link {
             Link::Inline(sequencer) => {
                 let mut sequencer = sequencer.borrow_mut();
                 let sequencer = sequencer.as_mut().expect("commands are submitted to a started broker only");
-                let ticket = sequencer.handle(now, command);
+                let ticket = sequencer.handle(now, caller, command);
                 pending_replies.register_as(CommandNumber(ticket.0), waiter);
             }
             Link::Remote(remote) => {
                 let number = pending_replies.register(waiter);
-                remote.submit(Submission::Command(number, command));
+                remote.submit(Submission::Command(number, *caller, command));
             }
         }
         self.figures.set_pending_replies(pending_replies.len());
         self.wake();
     }
 
-    fn defer(&self, command: Command) {
-        self.deferred_commands.borrow_mut().push_back(command);
-        self.wake();
+    fn defer(&self, commands: impl IntoIterator<Item = Command>) {
+        for command in commands {
+            self.deferred_commands.borrow_mut().push_back(command);
+            self.wake();
+        }
     }
 
     fn submit_deferred(&self) {
-        if !self.status.is_started() {
-            return;
-        }
-        loop {
+        while self.status.is_started() {
             let Some(command) = self.deferred_commands.borrow_mut().pop_front() else { return };
             let waiter = match command {
                 Command::Unsubscribe(Unsubscribe { consumer }) | Command::CloseStream(CloseStream { consumer }) => {
@@ -497,7 +525,38 @@ impl Driver {
                 }
                 _ => Waiter::Discard,
             };
-            self.submit(self.clock.now(), command, waiter);
+            // It is the broker's own: the stream is known to be its client's.
+            self.submit(self.clock.now(), &Caller::TRUSTED, command, waiter);
+        }
+    }
+}
+
+/// What is taken of a stream at one moment. The broker learns what this has changed when it is dropped.
+pub(crate) struct Deliveries<'a> {
+    driver: &'a Driver,
+    streams: RefMut<'a, Streams>,
+    consumer: ConsumerId,
+    /// Broker time, once it has been asked.
+    now: Option<Timestamp>,
+}
+
+impl Deliveries<'_> {
+    /// The next delivery, as [`Streams::poll_next`].
+    pub(crate) fn poll_next(&mut self, waker: &Waker) -> NextDelivery {
+        let Self { driver, streams, consumer, now } = self;
+        let now = || *now.get_or_insert_with(|| driver.broker_time(driver.clock.now()));
+        streams.poll_next(*consumer, now, waker)
+    }
+}
+
+impl Drop for Deliveries<'_> {
+    fn drop(&mut self) {
+        let consumer = self.consumer;
+        if let Some(prefetch) = self.streams.take_recovered(consumer) {
+            self.driver.defer([Command::SetPrefetch(SetPrefetch { consumer, prefetch })]);
+        }
+        if self.streams.has_room() {
+            self.driver.wake();
         }
     }
 }

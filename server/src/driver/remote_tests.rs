@@ -8,7 +8,7 @@ use std::time::Duration;
 use driftq_core::command::{Ack, CreateTopic, ListTopics, Produce, Subscribe, TokenClaim};
 use driftq_core::log::LogId;
 use driftq_core::reply::Delivery;
-use driftq_core::types::{Claim, ConsumerId, GroupName, Millis, OwnerName, Retention, TopicName};
+use driftq_core::types::{Caller, Claim, ConsumerId, GroupName, Millis, OwnerName, Retention, TopicName};
 use driftq_core::{Command, OpenOptions, Room};
 use driftq_files::VolatileStorage;
 use tokio::sync::Notify;
@@ -35,10 +35,15 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
+        Self::with_room(usize::MAX)
+    }
+
+    /// With room for so many bytes of deliveries on the way.
+    fn with_room(delivery_bytes: usize) -> Self {
         let status = Arc::new(BrokerStatus::default());
         let signal = Arc::new(SequencerSignal::default());
         let wakes = [(); 2].map(|()| Arc::new(Notify::new()));
-        let crossings: Arc<[_]> = wakes.iter().map(|wake| Crossing::new(Arc::clone(wake))).collect();
+        let crossings: Arc<[_]> = wakes.iter().map(|wake| Crossing::new(Arc::clone(wake), delivery_bytes)).collect();
         let figures = [(); 2].map(|()| Arc::new(ReactorFigures::default()));
         let drivers = [0, 1].map(|reactor| {
             Driver::new(DriverParts {
@@ -69,7 +74,11 @@ impl Pair {
     }
 
     async fn started() -> (Self, SequencerThread) {
-        let pair = Self::new();
+        Self::new().with_sequencer().await
+    }
+
+    async fn with_sequencer(self) -> (Self, SequencerThread) {
+        let pair = self;
         let thread = pair.start();
         pair.until(|pair| pair.status.unready().is_none()).await;
         (pair, thread)
@@ -109,21 +118,22 @@ fn owner() -> OwnerName {
 
 async fn create(driver: &Driver) {
     let create = CreateTopic { name: topic(), partitions: Some(1), retention: Retention::default() };
-    driver.ask(create).await.expect("ready").expect("created");
+    driver.ask(&Caller::TRUSTED, create).await.expect("ready").expect("created");
 }
 
 async fn produce(driver: &Driver, value: &str) {
-    driver.ask(Produce::new(topic(), "", value)).await.expect("ready").expect("stored");
+    driver.ask(&Caller::TRUSTED, Produce::new(topic(), "", value)).await.expect("ready").expect("stored");
 }
 
 async fn subscribe(driver: &Driver) -> ConsumerId {
     let subscribe = Subscribe::new(topic(), group(), owner()).lease(LEASE);
-    driver.subscribe(subscribe, LEASE).await.expect("ready").expect("connected")
+    driver.subscribe(&Caller::TRUSTED, subscribe, LEASE).await.expect("ready").expect("connected")
 }
 
 async fn next(driver: &Driver, consumer: ConsumerId) -> Box<Delivery> {
     for _ in 0..3_000 {
-        match driver.poll_delivery(consumer, Waker::noop()) {
+        let next = driver.deliveries(consumer).poll_next(Waker::noop());
+        match next {
             NextDelivery::Delivery(delivery) => return delivery,
             _ => tokio::time::sleep(Duration::from_millis(10)).await,
         }
@@ -153,9 +163,13 @@ fn delivery_goes_to_the_reactor_of_its_stream_wherever_it_was_produced() {
             produce(first, value).await;
             let delivery = next(second, consumer).await;
             assert_eq!(delivery.body.value(), value.as_bytes());
-            first.ask(Ack(claim(&delivery))).await.expect("ready").expect("acked from another reactor");
+            first
+                .ask(&Caller::TRUSTED, Ack(claim(&delivery)))
+                .await
+                .expect("ready")
+                .expect("acked from another reactor");
         }
-        assert_eq!(first.poll_delivery(consumer, Waker::noop()), NextDelivery::Closed, "it has no such stream");
+        assert_eq!(first.deliveries(consumer).poll_next(Waker::noop()), NextDelivery::Closed, "no such stream");
     });
 }
 
@@ -182,12 +196,13 @@ fn read_comes_between_the_commands_before_and_after() {
         let (pair, _thread) = Pair::started().await;
         let driver = &pair.drivers[0];
         create(driver).await;
-        let produced = |value: &str| driver.submit(driver.now(), produce_command(value), Waiter::Discard);
+        let produced =
+            |value: &str| driver.submit(driver.now(), &Caller::TRUSTED, produce_command(value), Waiter::Discard);
         produced("a");
         let one = driver.read(|pipeline| pipeline.broker().counters().produced);
         produced("b");
         let two = driver.read(|pipeline| pipeline.broker().counters().produced);
-        driver.ask(ListTopics).await.expect("ready").expect("listed");
+        driver.ask(&Caller::TRUSTED, ListTopics::default()).await.expect("ready").expect("listed");
         assert_eq!((one.now(), two.now()), (Some(1), Some(2)), "known with the reply to a later command");
     });
 }
@@ -201,21 +216,21 @@ fn commands_on_their_way_are_bounded_and_those_beyond_wait() {
     run(async {
         let pair = Pair::new();
         let driver = &pair.drivers[0];
-        assert_eq!(driver.ask(ListTopics).await, Err(Unready::Recovering));
+        assert_eq!(driver.ask(&Caller::TRUSTED, ListTopics::default()).await, Err(Unready::Recovering));
         assert_eq!(driver.read(|_| ()).wait().await, None);
         // Accepted, and nothing takes them yet.
         pair.status.start();
         let mut submitted = 0;
         while driver.poll_submit(Waker::noop()) == Poll::Ready(()) {
             assert!(submitted < 100_000, "there is no bound");
-            driver.submit(driver.now(), ListTopics.into(), Waiter::Discard);
+            driver.submit(driver.now(), &Caller::TRUSTED, ListTopics::default().into(), Waiter::Discard);
             submitted += 1;
         }
         let other = &pair.drivers[1];
         assert_eq!(other.poll_submit(Waker::noop()), Poll::Ready(()), "each reactor has a bound of its own");
         let waiting = tokio::task::spawn_local({
             let driver = Rc::clone(driver);
-            async move { driver.ask(ListTopics).await }
+            async move { driver.ask(&Caller::TRUSTED, ListTopics::default()).await }
         });
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(!waiting.is_finished());
@@ -234,7 +249,7 @@ fn messages_on_their_way_count_against_the_room_of_the_log() {
         pair.status.start();
         pair.status.set_log_room(Room::UntilPrepared(100_000));
         assert!(!second.lacks_log_room(90_000) && second.lacks_log_room(100_000));
-        first.submit(first.now(), produce_command(&"v".repeat(50_000)), Waiter::Discard);
+        first.submit(first.now(), &Caller::TRUSTED, produce_command(&"v".repeat(50_000)), Waiter::Discard);
         assert!(second.lacks_log_room(90_000) && !second.lacks_log_room(40_000));
         let made = {
             let second = Rc::clone(second);
@@ -244,5 +259,29 @@ fn messages_on_their_way_count_against_the_room_of_the_log() {
         assert!(!made.is_finished());
         let _thread = pair.start();
         assert!(made.await.expect("no panic"), "it is told when there is room");
+    });
+}
+
+#[test]
+fn deliveries_without_room_on_the_way_come_later() {
+    run(async {
+        // One at a time.
+        let (pair, _thread) = Pair::with_room(1).with_sequencer().await;
+        let driver = &pair.drivers[0];
+        create(driver).await;
+        for _ in 0..20 {
+            produce(driver, "value").await;
+        }
+        let subscribe = Subscribe::new(topic(), group(), owner()).lease(LEASE).prefetch(100);
+        let consumer = driver.subscribe(&Caller::TRUSTED, subscribe, LEASE).await.expect("ready").expect("connected");
+        let mut offsets = Vec::new();
+        for _ in 0..20 {
+            let delivery = next(driver, consumer).await;
+            assert_eq!(delivery.attempts, 1, "one that was withdrawn was no attempt");
+            offsets.push(delivery.offset.0);
+        }
+        offsets.sort_unstable();
+        assert_eq!(offsets, (0..20).collect::<Vec<_>>());
+        assert!(driver.streams.borrow().refused() > 0);
     });
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use driftq_core::log::StorageFault;
-use driftq_core::types::{Millis, Now, Ticket, Timestamp};
+use driftq_core::types::{Caller, Millis, Now, Ticket, Timestamp};
 use driftq_core::{Command, Job, JobClass, Output, Pipeline};
 use driftq_files::VolatileStorage;
 
@@ -19,6 +19,8 @@ use crate::metrics::Metrics;
 /// How often the wall clock is read while a deadline or a `deliver_at` is scheduled: so soon does an idle broker notice
 /// a wall clock that was set forward.
 const WALL_CLOCK_INTERVAL: Millis = Millis(1_000);
+/// Reads that are started in one turn, at most: what has come leaves before more is read.
+const READS_PER_TURN: usize = 8;
 
 /// What performs the pipeline's jobs.
 #[derive(Debug)]
@@ -61,11 +63,11 @@ impl Sequencer {
         &self.pipeline
     }
 
-    /// Decides a command.
-    pub(super) fn handle(&mut self, now: Now, command: Command) -> Ticket {
+    /// Decides a command of `caller`.
+    pub(super) fn handle(&mut self, now: Now, caller: &Caller, command: Command) -> Ticket {
         let _guard = AbortOnPanic;
         self.gather.add_command();
-        self.pipeline.handle(now, command)
+        self.pipeline.handle_as(now, caller, command)
     }
 
     /// Begins to close the log with a footer.
@@ -159,7 +161,8 @@ impl Sequencer {
                 }
             }
         }
-        while let Some(read) = self.pipeline.poll_read() {
+        for _ in 0..READS_PER_TURN {
+            let Some(read) = self.pipeline.poll_read() else { break };
             match &mut self.disk {
                 Disk::Threads(io_threads) => io_threads.read(read),
                 Disk::Volatile(storage) => {

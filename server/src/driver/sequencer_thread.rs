@@ -11,11 +11,11 @@ use driftq_core::types::{ConsumerId, Now, WallClock};
 use driftq_core::{Command, Output, Reply};
 
 use super::broker_clock::BrokerClock;
-use super::crossing::{Crossing, Released, Submission};
+use super::crossing::{Crossing, Released, Submission, TurnOutputs};
 use super::id_hasher::IdHasher;
 use super::pending_replies::CommandNumber;
 use super::sequencer::{AbortOnPanic, Sequencer};
-use super::status::BrokerStatus;
+use super::status::{AccessMark, BrokerStatus};
 use super::ticket_queue::TicketQueue;
 use super::wake::SequencerSignal;
 use crate::clock::Clock;
@@ -77,7 +77,7 @@ struct Worker {
     /// Submissions in progress; empty between two turns, as the next ones are.
     submissions: Vec<Submission>,
     /// Outputs by reactor.
-    released: Vec<Vec<Released>>,
+    released: Vec<TurnOutputs>,
     /// The wall clock that all reactors know.
     shown: Option<WallClock>,
     /// All reactors were woken because the log has failed.
@@ -100,7 +100,7 @@ impl Worker {
             origins: TicketQueue::default(),
             streams: HashMap::default(),
             submissions: Vec::new(),
-            released: crossings.iter().map(|_| Vec::new()).collect(),
+            released: crossings.iter().map(|_| TurnOutputs::default()).collect(),
             crossings,
             shown: None,
             is_failure_shown: false,
@@ -109,6 +109,7 @@ impl Worker {
 
     fn run(mut self) {
         self.signal.set_thread();
+        self.publish_access();
         self.status.start();
         while !self.signal.is_stopped() {
             self.signal.clear();
@@ -148,10 +149,10 @@ impl Worker {
         for submission in submissions.drain(..) {
             bytes += submission.bytes();
             match submission {
-                Submission::Command(number, command) => {
+                Submission::Command(number, caller, command) => {
                     commands += 1;
                     let ends = stream_ended_by(&command);
-                    let ticket = self.sequencer.handle(now, command);
+                    let ticket = self.sequencer.handle(now, &caller, command);
                     self.origins.push_as(ticket.0, Origin { reactor, number, ends });
                 }
                 Submission::Read(read) => read(self.sequencer.pipeline()),
@@ -159,10 +160,16 @@ impl Worker {
             }
         }
         self.submissions = submissions;
+        // Before the replies are released: who learns of a new key can use it at any reactor.
+        self.publish_access();
         // Before the bytes are counted as handled: in between they count twice, which does no harm.
         self.publish_log_room();
         self.crossings[reactor].count_handled(commands, bytes);
         self.status.notify_log_room();
+    }
+
+    fn publish_access(&self) {
+        self.status.set_access_mark(AccessMark::of(self.sequencer.pipeline()));
     }
 
     fn publish_log_room(&self) {
@@ -183,7 +190,10 @@ impl Worker {
                     (reactor, Released::Reply(number, result))
                 }
                 Output::Deliver { consumer, delivery } => match self.streams.get(&consumer) {
-                    Some(reactor) => (*reactor, Released::Delivery(consumer, delivery)),
+                    Some(reactor) => {
+                        self.released[*reactor].push_delivery(&self.crossings[*reactor], consumer, delivery);
+                        continue;
+                    }
                     None => continue,
                 },
                 Output::Closed { consumer, .. } => match self.streams.get(&consumer) {
@@ -221,7 +231,7 @@ mod tests {
     use driftq_core::OpenOptions;
     use driftq_core::command::{CreateTopic, Subscribe};
     use driftq_core::log::LogId;
-    use driftq_core::types::{GroupName, OwnerName, Retention, TopicName};
+    use driftq_core::types::{Caller, GroupName, OwnerName, Retention, TopicName};
     use driftq_files::VolatileStorage;
     use tokio::sync::Notify;
 
@@ -238,14 +248,14 @@ mod tests {
         let (pipeline, _) = options.open(&mut storage, clock.now()).expect("opens");
         let status = Arc::new(BrokerStatus::default());
         let sequencer = Sequencer::new(pipeline, Disk::Volatile(storage), Metrics::new(), Arc::clone(&status));
-        let crossings = (0..2).map(|_| Crossing::new(Arc::new(Notify::new()))).collect();
+        let crossings = (0..2).map(|_| Crossing::new(Arc::new(Notify::new()), usize::MAX)).collect();
         (Worker::new(sequencer, clock, status, crossings, Arc::default()), ahead_ms)
     }
 
     /// Submits a command of the second reactor, and returns what is released to it.
     fn submit(worker: &mut Worker, number: u64, command: Command) -> Vec<Released> {
         worker.crossings[1].count_submitted(0);
-        worker.crossings[1].pass_on(&mut vec![Submission::Command(CommandNumber(number), command)]);
+        worker.crossings[1].pass_on(&mut vec![Submission::Command(CommandNumber(number), Caller::TRUSTED, command)]);
         worker.turn();
         worker.turn();
         let mut released = Vec::new();
@@ -273,7 +283,7 @@ mod tests {
     fn every_reactor_learns_of_a_wall_clock_that_was_set_and_of_a_failure() {
         let (mut worker, ahead_ms) = worker();
         let clocks = |worker: &Worker| -> Vec<i64> {
-            let clock = |crossing: &Arc<Crossing>| crossing.take_released(&mut Vec::new());
+            let clock = |crossing: &Arc<Crossing>| crossing.take_released(&mut Vec::new()).0;
             worker.crossings.iter().map(|crossing| clock(crossing).ahead_ms(worker.clock.now())).collect()
         };
         worker.turn();

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use driftq_core::Room;
 use driftq_core::types::{Millis, Timestamp};
+use driftq_core::{Pipeline, Room};
 use tokio::sync::Notify;
 
 /// A sync that takes longer than this is a stall: a disk or a controller that does not answer.
@@ -22,6 +22,21 @@ pub(crate) enum Unready {
     LogStalled,
 }
 
+/// Which keys are stored: it changes whenever they do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AccessMark {
+    /// Counts the changes.
+    pub(crate) generation: u64,
+    /// Whether there is any key.
+    pub(crate) has_keys: bool,
+}
+
+impl AccessMark {
+    pub(super) fn of(pipeline: &Pipeline) -> Self {
+        Self { generation: pipeline.access_generation(), has_keys: !pipeline.state().access().keys().is_empty() }
+    }
+}
+
 /// The broker's status, written by the sequencer and by a stop, read by all reactors.
 #[derive(Debug, Default)]
 pub(crate) struct BrokerStatus {
@@ -36,6 +51,9 @@ pub(crate) struct BrokerStatus {
     /// The room of the log, twice its bytes, and one more while the next segment is being prepared. Known only if the
     /// sequencer has a thread of its own.
     log_room: AtomicU64,
+    /// The [`AccessMark`]: twice its generation, and one more if there are keys. Known only if the sequencer has a
+    /// thread of its own.
+    access: AtomicU64,
     /// Someone waits for room in the log.
     awaits_log_room: AtomicBool,
     /// Notifies those who wait for room in the log.
@@ -121,6 +139,17 @@ impl BrokerStatus {
     /// A log job begins at `since`, or none is in progress.
     pub(super) fn set_log_busy(&self, since: Option<Timestamp>) {
         self.log_busy_since.store(since.map_or(0, |since| since.0.saturating_add(1)), Ordering::Relaxed);
+    }
+
+    /// Which keys are stored, when the sequencer last said so.
+    pub(super) fn access_mark(&self) -> AccessMark {
+        let access = self.access.load(Ordering::Acquire);
+        AccessMark { generation: access >> 1, has_keys: access & 1 == 1 }
+    }
+
+    /// Publishes which keys are stored.
+    pub(super) fn set_access_mark(&self, AccessMark { generation, has_keys }: AccessMark) {
+        self.access.store(generation << 1 | u64::from(has_keys), Ordering::Release);
     }
 
     /// The room of the log when the sequencer last said so.

@@ -26,6 +26,7 @@ use driftq_core::command::{Claim, SetPrefetch, TokenClaim, Withdraw};
 use driftq_core::reply::Delivery;
 use driftq_core::types::{ConsumerId, GroupName, Millis, OwnerName, Timestamp, TopicName};
 
+use super::crossing::RefusedDelivery;
 use super::id_hasher::IdHasher;
 
 /// How long a delivery waits at most for its stream to take it.
@@ -87,7 +88,8 @@ impl Unread {
     }
 }
 
-fn bytes_of(delivery: &Delivery) -> usize {
+/// The bytes that a delivery takes, roughly.
+pub(super) fn bytes_of(delivery: &Delivery) -> usize {
     usize::try_from(delivery.body.encoded_len()).unwrap_or(usize::MAX).saturating_add(DELIVERY_OVERHEAD)
 }
 
@@ -232,6 +234,20 @@ impl Streams {
         commands
     }
 
+    /// As [`Streams::deliver`], for a delivery without room on its way.
+    pub(super) fn refuse(&mut self, consumer: ConsumerId, delivery: RefusedDelivery) -> Vec<Command> {
+        let Some(stream) = self.streams.get_mut(&consumer) else { return Vec::new() };
+        let withdraw = stream.spec.withdraw_refused(delivery);
+        if stream.disconnected {
+            return vec![withdraw];
+        }
+        stream.remaining = stream.remaining.map(|remaining| remaining.saturating_sub(1));
+        if stream.remaining == Some(0) {
+            stream.wake();
+        }
+        self.throttle(consumer, delivery.bytes).into_iter().chain([withdraw]).collect()
+    }
+
     fn fits(&self, bytes: usize) -> bool {
         self.bytes == 0 || self.bytes.saturating_add(bytes) <= self.bytes_max
     }
@@ -314,16 +330,22 @@ impl Streams {
         self.streams.values_mut().for_each(Stream::close);
     }
 
-    /// The next delivery of a stream whose lease still runs. Registers `waker` if there is none.
-    pub(crate) fn poll_next(&mut self, consumer: ConsumerId, now: Timestamp, waker: &Waker) -> NextDelivery {
+    /// The next delivery of a stream whose lease still runs. Registers `waker` if there is none. The time is asked only
+    /// if a delivery is queued: a stream is polled more often than it has one.
+    pub(crate) fn poll_next(
+        &mut self,
+        consumer: ConsumerId,
+        mut now: impl FnMut() -> Timestamp,
+        waker: &Waker,
+    ) -> NextDelivery {
         let Some(stream) = self.streams.get_mut(&consumer).filter(|stream| !stream.closed) else {
             return NextDelivery::Closed;
         };
         while let Some(unread) = stream.queue.pop_front() {
             self.bytes -= unread.bytes();
             stream.bytes -= unread.bytes();
-            stream.unread_since = now;
-            if unread.ends_at > now {
+            stream.unread_since = now();
+            if unread.ends_at > stream.unread_since {
                 return NextDelivery::Delivery(unread.delivery);
             }
         }
@@ -425,6 +447,10 @@ impl StreamSpec {
     }
 
     fn withdraw(&self, delivery: &Delivery) -> Command {
+        self.withdraw_refused(RefusedDelivery::of(delivery))
+    }
+
+    fn withdraw_refused(&self, delivery: RefusedDelivery) -> Command {
         Command::Withdraw(Withdraw(Claim {
             topic: self.topic.clone(),
             group: self.group.clone(),

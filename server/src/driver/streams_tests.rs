@@ -68,7 +68,7 @@ fn unread_delivery_is_withdrawn_and_prefetch_taken_away() {
         .filter_map(|c| if let Command::Withdraw(Withdraw(claim)) = c { Some(claim.offset.0) } else { None })
         .collect();
     assert_eq!(withdrawn, [1, 2]);
-    assert_eq!(streams.poll_next(CONSUMER, check, Waker::noop()), NextDelivery::Pending);
+    assert_eq!(streams.poll_next(CONSUMER, || check, Waker::noop()), NextDelivery::Pending);
     assert_eq!(streams.take_recovered(CONSUMER), Some(10), "it reads again");
     assert_eq!(streams.take_recovered(CONSUMER), None);
 }
@@ -86,7 +86,7 @@ fn unread_delivery_with_short_lease_is_withdrawn_before_it_ends() {
 fn lease_in_the_queue_runs_from_the_release() {
     let mut streams = connected(10, 100);
     streams.deliver(CONSUMER, delivery(1, 110), Timestamp(5_000));
-    assert_eq!(offset_of(streams.poll_next(CONSUMER, Timestamp(5_099), Waker::noop())), Some(1));
+    assert_eq!(offset_of(streams.poll_next(CONSUMER, || Timestamp(5_099), Waker::noop())), Some(1));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn reading_stream_keeps_its_deliveries() {
     let mut streams = connected(10, 9_000);
     streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
     streams.deliver(CONSUMER, delivery(2, 9_000), Timestamp(20));
-    assert_eq!(offset_of(streams.poll_next(CONSUMER, Timestamp(600), Waker::noop())), Some(1));
+    assert_eq!(offset_of(streams.poll_next(CONSUMER, || Timestamp(600), Waker::noop())), Some(1));
     assert_eq!(streams.check_unread(Timestamp(1_250)), [], "the timeout restarts when a delivery is read");
     assert!(!streams.check_unread(Timestamp(2_500)).is_empty(), "the second is withdrawn later");
 }
@@ -114,10 +114,10 @@ fn expired_deliveries_and_closed_streams_yield_nothing() {
     let mut streams = connected(10, 90);
     streams.deliver(CONSUMER, delivery(1, 100), Timestamp(10));
     streams.deliver(CONSUMER, delivery(2, 500), Timestamp(10));
-    assert_eq!(offset_of(streams.poll_next(CONSUMER, Timestamp(100), Waker::noop())), Some(2));
+    assert_eq!(offset_of(streams.poll_next(CONSUMER, || Timestamp(100), Waker::noop())), Some(2));
     streams.deliver(CONSUMER, delivery(3, 500), Timestamp(110));
     streams.close(CONSUMER);
-    assert_eq!(streams.poll_next(CONSUMER, Timestamp(120), Waker::noop()), NextDelivery::Closed);
+    assert_eq!(streams.poll_next(CONSUMER, || Timestamp(120), Waker::noop()), NextDelivery::Closed);
     assert_eq!(streams.disconnect(CONSUMER).len(), 1, "the third is withdrawn");
 }
 
@@ -125,16 +125,16 @@ fn expired_deliveries_and_closed_streams_yield_nothing() {
 fn stream_ends_at_its_delivery_limit_although_some_were_withdrawn_or_expired() {
     let mut streams = connected_for(Some(3), 10, 90);
     streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
-    assert_eq!(offset_of(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop())), Some(1));
-    assert_eq!(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop()), NextDelivery::Pending, "two remain");
+    assert_eq!(offset_of(streams.poll_next(CONSUMER, || Timestamp(10), Waker::noop())), Some(1));
+    assert_eq!(streams.poll_next(CONSUMER, || Timestamp(10), Waker::noop()), NextDelivery::Pending, "two remain");
     streams.deliver(CONSUMER, delivery(2, 50), Timestamp(20));
     streams.deliver(CONSUMER, delivery(3, 9_000), Timestamp(20));
     assert_eq!(streams.check_unread(Timestamp(2_000)).len(), 3, "one SetPrefetch and two withdrawals");
-    assert_eq!(streams.poll_next(CONSUMER, Timestamp(2_000), Waker::noop()), NextDelivery::LimitReached);
+    assert_eq!(streams.poll_next(CONSUMER, || Timestamp(2_000), Waker::noop()), NextDelivery::LimitReached);
 
     let mut streams = connected_for(Some(1), 10, 90);
     streams.deliver(CONSUMER, delivery(1, 100), Timestamp(10));
-    assert_eq!(streams.poll_next(CONSUMER, Timestamp(100), Waker::noop()), NextDelivery::LimitReached);
+    assert_eq!(streams.poll_next(CONSUMER, || Timestamp(100), Waker::noop()), NextDelivery::LimitReached);
 }
 
 #[test]
@@ -168,12 +168,12 @@ fn delivery_beyond_the_bytes_of_all_queues_is_withdrawn_and_stops_its_stream() {
     let commands = streams.deliver(other, delivery(3, 9_000), Timestamp(10));
     assert_eq!((withdrawn(&commands), prefetches(&commands)), (vec![3], vec![(other, 0)]));
     assert_eq!((streams.bytes(), streams.refused()), (streams.bytes_max, 1));
-    assert_eq!(offset_of(streams.poll_next(other, Timestamp(10), Waker::noop())), Some(2));
+    assert_eq!(offset_of(streams.poll_next(other, || Timestamp(10), Waker::noop())), Some(2));
     assert_eq!(streams.take_recovered(other), None, "there is no room yet");
     assert_eq!((streams.has_room(), streams.readmit()), (false, vec![]));
-    assert!(offset_of(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop())).is_some());
+    assert!(offset_of(streams.poll_next(CONSUMER, || Timestamp(10), Waker::noop())).is_some());
     assert!(streams.has_room());
-    assert_eq!(streams.poll_next(other, Timestamp(10), Waker::noop()), NextDelivery::Pending);
+    assert_eq!(streams.poll_next(other, || Timestamp(10), Waker::noop()), NextDelivery::Pending);
     assert_eq!(prefetches(&streams.readmit()), [(other, 10)]);
     assert!(!streams.has_room(), "no stream waits for it");
     assert_eq!(streams.deliver(other, delivery(3, 9_000), Timestamp(10)), []);
@@ -191,13 +191,13 @@ fn longest_queue_gives_way_down_to_its_oldest_delivery() {
     let commands = streams.deliver(other, delivery(4, 9_000), Timestamp(10));
     assert_eq!((withdrawn(&commands), prefetches(&commands)), (vec![4], vec![(other, 0)]), "it is no longer");
     // Once it has read, the other one is longer again, and gives way although there is little room.
-    assert_eq!(offset_of(streams.poll_next(other, Timestamp(10), Waker::noop())), Some(3));
+    assert_eq!(offset_of(streams.poll_next(other, || Timestamp(10), Waker::noop())), Some(3));
     streams.bytes_max = 2 * bytes_of(&delivery(0, 0));
-    assert_eq!(streams.poll_next(other, Timestamp(10), Waker::noop()), NextDelivery::Pending);
+    assert_eq!(streams.poll_next(other, || Timestamp(10), Waker::noop()), NextDelivery::Pending);
     assert_eq!(streams.take_recovered(other), Some(10));
     assert_eq!(withdrawn(&streams.deliver(other, delivery(4, 9_000), Timestamp(10))), [1]);
-    assert!(offset_of(streams.poll_next(other, Timestamp(10), Waker::noop())).is_some());
-    assert_eq!(offset_of(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop())), Some(0), "its oldest");
+    assert!(offset_of(streams.poll_next(other, || Timestamp(10), Waker::noop())).is_some());
+    assert_eq!(offset_of(streams.poll_next(CONSUMER, || Timestamp(10), Waker::noop())), Some(0), "its oldest");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn stream_that_does_not_read_gets_no_room_again_before_it_does() {
     let spec = streams.streams[&CONSUMER].spec.clone();
     streams.connect(third, spec);
     for consumer in [other, third] {
-        assert_eq!(streams.poll_next(consumer, Timestamp(10), Waker::noop()), NextDelivery::Pending);
+        assert_eq!(streams.poll_next(consumer, || Timestamp(10), Waker::noop()), NextDelivery::Pending);
     }
     // The first reads nothing, gets a second delivery, and the others none.
     assert_eq!(streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10)), []);
@@ -222,11 +222,11 @@ fn stream_that_does_not_read_gets_no_room_again_before_it_does() {
     assert_eq!(streams.deliver(other, delivery(3, 9_000), Timestamp(2_000)), []);
     assert_eq!(withdrawn(&streams.deliver(third, delivery(4, 9_000), Timestamp(2_000))), [4]);
     assert_eq!(withdrawn(&streams.deliver(other, delivery(5, 9_000), Timestamp(2_000))), [5]);
-    assert_eq!(offset_of(streams.poll_next(other, Timestamp(2_000), Waker::noop())), Some(3));
-    assert_eq!(streams.poll_next(other, Timestamp(2_000), Waker::noop()), NextDelivery::Pending);
+    assert_eq!(offset_of(streams.poll_next(other, || Timestamp(2_000), Waker::noop())), Some(3));
+    assert_eq!(streams.poll_next(other, || Timestamp(2_000), Waker::noop()), NextDelivery::Pending);
     assert_eq!(prefetches(&streams.readmit()), [(third, 10), (other, 10)]);
     // The first gets some as soon as it reads.
-    assert_eq!(streams.poll_next(CONSUMER, Timestamp(3_000), Waker::noop()), NextDelivery::Pending);
+    assert_eq!(streams.poll_next(CONSUMER, || Timestamp(3_000), Waker::noop()), NextDelivery::Pending);
     assert_eq!(streams.take_recovered(CONSUMER), Some(10));
 }
 
@@ -243,11 +243,11 @@ fn stream_whose_last_delivery_finds_no_room_ends() {
     streams.streams.get_mut(&other).expect("connected").remaining = Some(1);
     let flag = std::sync::Arc::new(Flag(false.into()));
     let waker = Waker::from(std::sync::Arc::clone(&flag));
-    assert_eq!(streams.poll_next(other, Timestamp(10), &waker), NextDelivery::Pending);
+    assert_eq!(streams.poll_next(other, || Timestamp(10), &waker), NextDelivery::Pending);
     assert_eq!(streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10)), []);
     assert_eq!(withdrawn(&streams.deliver(other, delivery(2, 9_000), Timestamp(10))), [2]);
     assert!(flag.0.load(std::sync::atomic::Ordering::Relaxed), "it is woken");
-    assert_eq!(streams.poll_next(other, Timestamp(10), &waker), NextDelivery::LimitReached);
+    assert_eq!(streams.poll_next(other, || Timestamp(10), &waker), NextDelivery::LimitReached);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn bytes_of_queues_are_counted_until_they_are_read_withdrawn_or_expired() {
     for (consumer, offset) in [(CONSUMER, 0), (CONSUMER, 1), (other, 2)] {
         assert_eq!(streams.deliver(consumer, delivery(offset, 9_000), Timestamp(10)), []);
     }
-    assert!(offset_of(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop())).is_some());
+    assert!(offset_of(streams.poll_next(CONSUMER, || Timestamp(10), Waker::noop())).is_some());
     assert_eq!(streams.bytes(), 2 * one);
     assert_eq!(streams.disconnect(other).len(), 1);
     assert_eq!(streams.bytes(), one);
@@ -278,7 +278,7 @@ fn delivery_longer_than_the_bound_is_queued_if_it_is_alone() {
     streams.bytes_max = 1;
     assert_eq!(streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10)), []);
     assert_eq!(streams.deliver(other, delivery(2, 9_000), Timestamp(10)).len(), 2);
-    assert!(offset_of(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop())).is_some());
-    assert_eq!(streams.poll_next(other, Timestamp(10), Waker::noop()), NextDelivery::Pending);
+    assert!(offset_of(streams.poll_next(CONSUMER, || Timestamp(10), Waker::noop())).is_some());
+    assert_eq!(streams.poll_next(other, || Timestamp(10), Waker::noop()), NextDelivery::Pending);
     assert_eq!(streams.readmit().len(), 1);
 }

@@ -23,18 +23,19 @@ use super::api::Api;
 use super::body_budget::BodyBytes;
 use super::claim_fields::{AckFields, NackFields};
 use super::complete::{RoutedStep, StepRouting, parse_step, route_step, write_completed};
-use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::from_plain_json;
 use super::idempotency::{parse_begin, parse_finish, write_begun};
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::produce::{route, write_produced};
 use super::request_body::RequestBody;
+use super::requester::Requester;
 use super::response::{ApiResponse, lines, whole_lines};
 use super::response_body::PollLines;
 use crate::driver::{ReplyResult, ReplySink};
 use crate::json::{Json, object};
 use crate::metrics::Metrics;
+use crate::otlp::OpenSpan;
 use crate::router::{Company, RouterFailure};
 
 /// Most lines in progress: submitted and without a response line.
@@ -74,7 +75,7 @@ pub(crate) struct BatchBody {
     responses: Rc<ResponseLines>,
     /// The body of the request; `None` once it has ended.
     body: Option<RequestBody>,
-    names: Rc<ConnectionNames>,
+    from: Requester,
     /// Received and not yet split into lines.
     chunk: Bytes,
     /// When it was received: the clocks are read once for all its lines.
@@ -97,6 +98,8 @@ pub(crate) struct BatchBody {
     is_room_given_up: bool,
     /// The body has ended, and its last line is not submitted yet.
     is_ending: bool,
+    /// Ends with the batch; `None` if it is not recorded.
+    span: Option<OpenSpan>,
 }
 
 /// A line that waits for the router or behind one that does.
@@ -115,7 +118,13 @@ enum Line {
 type RoutedLine = Result<Line, ApiError>;
 
 impl BatchBody {
-    pub(crate) fn new(api: Rc<Api>, kind: BatchKind, body: RequestBody, names: Rc<ConnectionNames>) -> Self {
+    pub(crate) fn new(
+        api: Rc<Api>,
+        kind: BatchKind,
+        body: RequestBody,
+        from: Requester,
+        span: Option<OpenSpan>,
+    ) -> Self {
         let partial_bytes = BodyBytes::new(&api.bodies);
         let responses = Rc::new(ResponseLines { metrics: Arc::clone(&api.metrics), inner: RefCell::default() });
         Self {
@@ -123,7 +132,7 @@ impl BatchBody {
             kind,
             responses,
             body: Some(body),
-            names,
+            from,
             chunk: Bytes::new(),
             now: Now::default(),
             partial: Vec::new(),
@@ -135,6 +144,7 @@ impl BatchBody {
             room: None,
             is_room_given_up: false,
             is_ending: false,
+            span,
         }
     }
 
@@ -352,7 +362,7 @@ impl BatchBody {
             BatchKind::Produce { trace } => {
                 let headers = MessageHeaders { idempotency_key: None, trace: trace.as_deref() };
                 match from_plain_json::<ProduceFields<'_>>(line)
-                    .and_then(|fields| fields.into_produce(&self.names, headers))
+                    .and_then(|fields| fields.into_produce(&self.from.names, headers))
                 {
                     Ok(produce) if self.api.router.is_empty() => {
                         self.submit_routed_line(Line::Produce(produce, None));
@@ -367,7 +377,7 @@ impl BatchBody {
                     Err(error) => self.refuse(error),
                 }
             }
-            BatchKind::Complete { trace } => match parse_step(line, trace.as_deref(), &self.names) {
+            BatchKind::Complete { trace } => match parse_step(line, trace.as_deref(), &self.from.names) {
                 Ok(step) if self.api.router.is_empty() => {
                     self.submit_routed_line(Line::Step(RoutedStep::unrouted(step)));
                 }
@@ -379,15 +389,15 @@ impl BatchBody {
                 Err(error) => self.refuse(error),
             },
             BatchKind::Ack => {
-                let claim = from_plain_json::<AckFields<'_>>(line).and_then(|fields| fields.claim(&self.names));
+                let claim = from_plain_json::<AckFields<'_>>(line).and_then(|fields| fields.claim(&self.from.names));
                 self.submit_parsed(claim.map(Ack), Pending::Settled);
             }
             BatchKind::Nack => {
-                let nack = from_plain_json::<NackFields<'_>>(line).and_then(|fields| fields.nack(&self.names));
+                let nack = from_plain_json::<NackFields<'_>>(line).and_then(|fields| fields.nack(&self.from.names));
                 self.submit_parsed(nack, Pending::Settled);
             }
-            BatchKind::Begin => self.submit_parsed(parse_begin(line, &self.names), Pending::Begin),
-            BatchKind::Finish => self.submit_parsed(parse_finish(line, &self.names), Pending::Finish),
+            BatchKind::Begin => self.submit_parsed(parse_begin(line, &self.from.names), Pending::Begin),
+            BatchKind::Finish => self.submit_parsed(parse_finish(line, &self.from.names), Pending::Finish),
         }
     }
 
@@ -417,7 +427,7 @@ impl BatchBody {
     fn submit(&self, command: Command, pending: Pending) {
         let sink: Rc<dyn ReplySink> = Rc::clone(&self.responses) as _;
         let number = self.responses.inner.borrow().next_number();
-        match self.api.driver.ask_into(self.now, command, sink, number) {
+        match self.api.driver.ask_into(self.now, &self.from.caller, command, sink, number) {
             Ok(()) => self.responses.inner.borrow_mut().pending.push_back(pending),
             Err(unready) => self.add_refusal(&unready.into()),
         }
@@ -437,6 +447,15 @@ impl PollLines for BatchBody {
         }
         responses.waker = Some(context.waker().clone());
         Poll::Pending
+    }
+}
+
+impl Drop for BatchBody {
+    fn drop(&mut self) {
+        let responses = self.responses.inner.borrow();
+        if let Some(span) = self.span.as_ref().filter(|_| self.is_complete(&responses)) {
+            span.batch_answered(responses.next_number());
+        }
     }
 }
 

@@ -4,17 +4,17 @@ use driftq_core::command::{AckCumulative, Claim, Nack, Retry, TokenClaim};
 use driftq_core::types::{Offset, PartitionId, Text};
 use serde::Deserialize;
 
-use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::{Fields, Str, millis, required};
-use super::plain_json::{read_plain, set};
+use super::plain_json::{plain_object, read_plain};
 use super::query::Query;
+use super::requester::Names;
 
 /// Declares a request about one delivery: the fields of its claim, and further ones.
 macro_rules! claim_fields {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty = $from:expr),* $(,)? }) => {
         $(#[$doc])*
-        #[derive(Debug, Deserialize)]
+        #[derive(Debug, Default, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(crate) struct $name<'a> {
             #[serde(borrow)]
@@ -44,31 +44,15 @@ macro_rules! claim_fields {
             }
 
             fn from_plain(text: &'a str) -> Option<Self> {
-                let mut fields = Self {
-                    topic: None,
-                    group: None,
-                    partition: None,
-                    offset: None,
-                    owner: None,
-                    lease_token: None,
-                    $($field: None,)*
-                };
-                read_plain(text, |name, value| match name {
-                    b"topic" => set(&mut fields.topic, value.text()?.into()),
-                    b"group" => set(&mut fields.group, value.text()?.into()),
-                    b"partition" => set(&mut fields.partition, value.number()?),
-                    b"offset" => set(&mut fields.offset, value.number()?),
-                    b"owner" => set(&mut fields.owner, value.text()?.into()),
-                    b"lease_token" => set(&mut fields.lease_token, value.text()?.into()),
-                    _ => None,
-                })?;
-                Some(fields)
+                read_plain(text)
             }
         }
 
+        plain_object!($name<'a> { topic, group, partition, offset, owner, lease_token, $($field,)* });
+
         impl $name<'_> {
             /// The delivery that it is about, and its owner.
-            pub(crate) fn claim(&self, names: &ConnectionNames) -> Result<Claim, ApiError> {
+            pub(crate) fn claim(&self, names: &Names) -> Result<Claim, ApiError> {
                 Ok(Claim {
                     topic: names.topic(required("topic", self.topic.as_deref())?)?,
                     group: names.group(required("group", self.group.as_deref())?)?,
@@ -97,7 +81,7 @@ claim_fields! {
 
 impl NackFields<'_> {
     /// The nack.
-    pub(crate) fn nack(self, names: &ConnectionNames) -> Result<Nack, ApiError> {
+    pub(crate) fn nack(self, names: &Names) -> Result<Nack, ApiError> {
         let claim = self.claim(names)?;
         let retry = match (self.retryable, millis("delay_ms", self.delay_ms)?) {
             (Some(false), None) => Retry::Never,
@@ -117,7 +101,7 @@ claim_fields! {
 
 impl AckCumulativeFields<'_> {
     /// The cumulative ack.
-    pub(crate) fn ack(&self, names: &ConnectionNames) -> Result<AckCumulative, ApiError> {
+    pub(crate) fn ack(&self, names: &Names) -> Result<AckCumulative, ApiError> {
         if self.lease_token.is_some() {
             return Err(ApiError::invalid("a cumulative ack takes no lease_token; use /v1/ack for one delivery"));
         }

@@ -8,28 +8,29 @@ use driftq_core::reply::{RouterUse, StepOutput};
 use driftq_core::types::{EffectStatus, Offset, PartitionId, Text};
 use hyper::StatusCode;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 
 use super::api::Api;
-use super::connection_names::ConnectionNames;
 use super::error::ApiError;
-use super::fields::{Object, Str, from_json, raw_json, required};
+use super::fields::{Object, RawJson, Str, from_plain_json, required};
 use super::head::RequestHead;
 use super::idempotency::final_status;
 use super::message_fields::{MessageHeaders, ProduceFields};
+use super::plain_json::plain_object;
 use super::produce::{route, write_unrouted};
+use super::requester::{Names, Requester};
 use super::response::{ApiResponse, json};
 use crate::driver::Reading;
 use crate::json::{Json, object};
 use crate::metrics::Metrics;
+use crate::otlp::OpenSpan;
 use crate::router::{Company, RouterFailure};
 
 /// Outputs of one step that are routed concurrently: a quarter of the router's own limit.
 const CONCURRENT_ROUTES_MAX: usize = 16;
 
 /// The fields of the request.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CompleteFields<'a> {
     #[serde(borrow)]
@@ -43,7 +44,7 @@ struct CompleteFields<'a> {
     #[serde(borrow)]
     lease_token: Option<Str<'a>>,
     #[serde(borrow)]
-    result: Option<&'a RawValue>,
+    result: Option<RawJson<'a>>,
     #[serde(borrow)]
     produce: Option<Vec<Object<ProduceFields<'a>>>>,
     #[serde(borrow)]
@@ -52,6 +53,10 @@ struct CompleteFields<'a> {
     #[serde(borrow)]
     last_error: Option<Str<'a>>,
 }
+
+plain_object!(CompleteFields<'a> {
+    topic, group, partition, offset, owner, lease_token, result, produce, status, dead_letter, last_error,
+});
 
 impl CompleteFields<'_> {
     /// The error of a step that failed for good and whose message is dead-lettered.
@@ -75,11 +80,7 @@ impl CompleteFields<'_> {
 }
 
 /// Parses the request. Each output is parsed as the body of a produce.
-pub(crate) fn parse_request(
-    body: &[u8],
-    head: &RequestHead<'_>,
-    names: &ConnectionNames,
-) -> Result<Box<Complete>, ApiError> {
+pub(crate) fn parse_request(body: &[u8], head: &RequestHead<'_>, names: &Names) -> Result<Box<Complete>, ApiError> {
     let MessageHeaders { idempotency_key, trace } = MessageHeaders::of(head)?;
     if idempotency_key.is_some() {
         let message = "a complete takes no Idempotency-Key header; use envelope.idempotency_key of each message";
@@ -89,8 +90,8 @@ pub(crate) fn parse_request(
 }
 
 /// Parses one step: the body of a request, or a line of a batch.
-pub(crate) fn parse_step(body: &[u8], trace: Option<&str>, names: &ConnectionNames) -> Result<Box<Complete>, ApiError> {
-    let fields: CompleteFields<'_> = from_json(body)?;
+pub(crate) fn parse_step(body: &[u8], trace: Option<&str>, names: &Names) -> Result<Box<Complete>, ApiError> {
+    let fields: CompleteFields<'_> = from_plain_json(body)?;
     let failed = fields.failed()?;
     let claim = Claim {
         topic: names.topic(required("topic", fields.topic.as_deref())?)?,
@@ -104,7 +105,7 @@ pub(crate) fn parse_step(body: &[u8], trace: Option<&str>, names: &ConnectionNam
         fields.into_produce(names, MessageHeaders { idempotency_key: None, trace }).map(|message| *message)
     };
     let produce = fields.produce.unwrap_or_default().into_iter().map(message).collect::<Result<_, _>>()?;
-    Ok(Box::new(Complete { claim, result: raw_json(fields.result), produce, failed }))
+    Ok(Box::new(Complete { claim, result: fields.result.map(Into::into), produce, failed }))
 }
 
 /// A step whose outputs have passed the router.
@@ -149,11 +150,19 @@ impl StepRouting {
 }
 
 /// Routes the outputs and completes the step.
-pub(crate) async fn complete(api: &Rc<Api>, step: Box<Complete>) -> Result<ApiResponse, ApiError> {
+pub(crate) async fn complete(
+    api: &Rc<Api>,
+    from: &Requester,
+    step: Box<Complete>,
+    span: Option<&OpenSpan>,
+) -> Result<ApiResponse, ApiError> {
+    if let Some(span) = span {
+        span.claimed(&step.claim);
+    }
     let routed =
         if api.router.is_empty() { RoutedStep::unrouted(step) } else { route_step(Rc::clone(api), step).await? };
     let (step, routing) = routed.submit(api);
-    let outputs = api.driver.ask(step).await??;
+    let outputs = api.driver.ask(&from.caller, step).await??;
     let mut out = Json::object();
     write_completed(&mut out, &outputs, routing, &api.metrics);
     Ok(json(StatusCode::OK, out))

@@ -3,8 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -16,12 +18,17 @@ use hyper_util::server::conn::auto;
 use slab::Slab;
 use tokio::net::{TcpListener, TcpStream};
 
+use super::address_limit::{AddressPlace, TooMany};
+use super::api::Api;
 use super::connection_names::ConnectionNames;
+use super::handshake::{Secured, complete_handshake};
 use super::service::Service;
 use super::socket::Socket;
-use super::timeouts::HeadTimeout;
+use super::timeouts::{HeadTimeout, Peer};
+use super::transport::{Tcp, Transport};
 use super::unsent::{Unsent, WriteTimeout};
 use crate::config::HttpSettings;
+use crate::metrics::OpenConnection;
 
 /// Pause after the system could not provide another socket.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
@@ -36,6 +43,11 @@ const H2_GOODBYE: Duration = Duration::from_secs(1);
 const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 content-type: application/json; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 61\r\n\r\n\
 {\"error\":\"UNAVAILABLE\",\"message\":\"too many open connections\"}";
+
+/// Response to a connection beyond the limit of its address.
+const TOO_MANY_OF_ADDRESS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+content-type: application/json; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 79\r\n\r\n\
+{\"error\":\"UNAVAILABLE\",\"message\":\"too many open connections from this address\"}";
 
 /// Spawns hyper's HTTP/2 tasks on the current thread.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +79,7 @@ impl Stop {
     }
 
     /// Resolves once stopped.
-    async fn stopped(&self) {
+    pub(super) async fn stopped(&self) {
         let mut waiter = StopWaiter { stop: self, key: None };
         poll_fn(|context| {
             waiter.register(context.waker());
@@ -104,7 +116,6 @@ impl Drop for StopWaiter<'_> {
 pub(crate) async fn listen(listener: TcpListener, service: Rc<Service>, stop: Rc<Stop>) {
     let api = service.api();
     let builder = builder(&api.settings.http);
-    let connections_max = api.settings.http.connections_max;
     // A shortage is logged when it begins and when it ends, not at every attempt.
     let mut is_short = false;
     loop {
@@ -117,17 +128,44 @@ pub(crate) async fn listen(listener: TcpListener, service: Rc<Service>, stop: Rc
             tracing::info!("accepting connections again");
         }
         match accepted {
-            Ok((socket, _)) => {
+            Ok((socket, remote)) => {
                 // Counted here and not in its task: several may be accepted before the first task runs.
-                let Some(open) = api.metrics.open_connection(connections_max) else {
-                    api.metrics.count_refused_connection();
-                    // Only what the socket takes at once: a refused connection is not waited for.
-                    let _ = socket.try_write(TOO_MANY_CONNECTIONS);
+                let open = match admit(api, remote) {
+                    Ok(open) => open,
+                    Err(refusal) => {
+                        // Only what the socket takes at once: a refused connection is not waited for. A client that
+                        // expects TLS could not read it.
+                        if api.shared.tls.is_none() {
+                            let _ = socket.try_write(refusal);
+                        }
+                        continue;
+                    }
+                };
+                // Responses are written whole; Nagle's algorithm would only delay them.
+                let _ = socket.set_nodelay(true);
+                let (service, builder, stop) = (Rc::clone(&service), builder.clone(), Rc::clone(&stop));
+                let Some(tls) = &api.shared.tls else {
+                    let connection = serve((Accepted::Plain(socket), remote.ip()), service, builder, stop);
+                    tokio::task::spawn_local(async move {
+                        connection.await;
+                        drop(open);
+                    });
                     continue;
                 };
-                let connection = serve(socket, Rc::clone(&service), builder.clone(), Rc::clone(&stop));
+                let place = tokio::select! {
+                    place = tls.handshakes.begin() => place,
+                    () = stop.stopped() => return,
+                };
+                let tls = Arc::clone(tls);
                 tokio::task::spawn_local(async move {
-                    connection.await;
+                    let unsent = Unsent::new(&service.api().unsent, current_task().await);
+                    let metrics = &service.api().metrics;
+                    if let Some(secured) =
+                        complete_handshake(socket, remote, unsent, (&tls, place), metrics, &stop).await
+                    {
+                        drop(tls);
+                        serve((Accepted::Secured(secured), remote.ip()), Rc::clone(&service), builder, stop).await;
+                    }
                     drop(open);
                 });
             }
@@ -142,6 +180,21 @@ pub(crate) async fn listen(listener: TcpListener, service: Rc<Service>, stop: Rc
     }
 }
 
+/// Counts a connection until dropped; the response to one that is refused.
+fn admit(api: &Api, remote: SocketAddr) -> Result<(OpenConnection, Option<AddressPlace>), &'static [u8]> {
+    let Some(open) = api.metrics.open_connection(api.settings.http.connections_max) else {
+        api.metrics.count_refused_connection();
+        return Err(TOO_MANY_CONNECTIONS);
+    };
+    match api.shared.addresses.open(remote.ip()) {
+        Ok(place) => Ok((open, place)),
+        Err(TooMany) => {
+            api.metrics.count_refused_per_address();
+            Err(TOO_MANY_OF_ADDRESS)
+        }
+    }
+}
+
 /// Whether an error of `accept` is one of the accepted connection and not of the listener.
 fn concerns_one_connection(error: &std::io::Error) -> bool {
     use ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
@@ -151,8 +204,9 @@ fn concerns_one_connection(error: &std::io::Error) -> bool {
 fn builder(http: &HttpSettings) -> auto::Builder<LocalExecutor> {
     let mut builder = auto::Builder::new(LocalExecutor);
     // Responses are short: copying a body behind its head was measured cheaper than a vectored write
-    // (`docs/performance.md`).
-    builder.http1().header_read_timeout(http.head_timeout).max_buf_size(http.head_bytes_max).writev(false);
+    // (`docs/performance.md`). The socket sees when the peer closes its side.
+    let http1 = &mut builder.http1();
+    http1.header_read_timeout(http.head_timeout).max_buf_size(http.head_bytes_max).writev(false).half_close(true);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -165,17 +219,40 @@ fn builder(http: &HttpSettings) -> auto::Builder<LocalExecutor> {
     builder
 }
 
-async fn serve(socket: TcpStream, service: Rc<Service>, mut builder: auto::Builder<LocalExecutor>, stop: Rc<Stop>) {
-    // Responses are written whole; Nagle's algorithm would only delay them.
-    let _ = socket.set_nodelay(true);
-    let task = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-    let unsent = Unsent::new(&service.api().unsent, task.clone());
+/// A connection that requests can be read from.
+enum Accepted {
+    Plain(TcpStream),
+    Secured(Secured),
+}
+
+/// The waker of the current task.
+async fn current_task() -> Waker {
+    poll_fn(|context| Poll::Ready(context.waker().clone())).await
+}
+
+async fn serve(
+    (accepted, address): (Accepted, IpAddr),
+    service: Rc<Service>,
+    mut builder: auto::Builder<LocalExecutor>,
+    stop: Rc<Stop>,
+) {
+    let task = current_task().await;
+    let (transport, certificate) = match accepted {
+        Accepted::Plain(socket) => {
+            (Transport::Plain(Tcp::new(socket, Unsent::new(&service.api().unsent, task.clone()))), None)
+        }
+        Accepted::Secured(Secured { stream, peer }) => (Transport::Tls(stream), peer),
+    };
+    let unsent = transport.unsent().clone();
     let (idle_max, write_max) = (service.api().settings.http.head_timeout, service.api().settings.http.write_timeout);
     let mut write_timeout = WriteTimeout::new(unsent.clone(), write_max);
-    let mut timeout = HeadTimeout::start(idle_max, task);
+    let mut timeout = HeadTimeout::start(idle_max, task, Peer { address, certificate });
     builder.http1().timer(timeout.handle());
     let handle = timeout.handle();
-    let socket = Socket::new(socket, handle.clone(), unsent.clone());
+    if let Some(names) = &handle.peer().certificate {
+        tracing::debug!(uris = ?names.uris, dns = ?names.dns, "the client has shown a certificate");
+    }
+    let socket = Socket::new(transport, handle.clone());
     let names = Rc::new(ConnectionNames::default());
     let service = {
         let (handle, unsent) = (handle.clone(), unsent.clone());
@@ -204,11 +281,6 @@ async fn serve(socket: TcpStream, service: Rc<Service>, mut builder: auto::Build
         let hyper_context = &mut Context::from_waker(&waker);
         if let Poll::Ready(ended) = connection.as_mut().poll(hyper_context) {
             return Poll::Ready(ended);
-        }
-        if handle.is_peer_closed() && !handle.is_response_pending() {
-            // The socket hid the end of input, and the response has turned out to be a stream: hyper reads again and
-            // sees the end.
-            return connection.as_mut().poll(hyper_context);
         }
         if write_timeout.poll(context).is_ready() {
             return Poll::Ready(Err("the client does not read".into()));

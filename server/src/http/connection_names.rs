@@ -4,11 +4,9 @@
 //! names of its own, these would be allocated between messages that stay, and be cold memory when the request is
 //! answered (measured: `docs/performance.md`).
 
-use std::borrow::Borrow;
 use std::cell::Cell;
-use std::str::FromStr;
 
-use driftq_core::types::{GroupName, NameError, OwnerName, TopicName};
+use driftq_core::types::{GroupName, NameError, OwnerName, TenantId, TopicName};
 
 /// The last valid name of each kind. Shares memory and nothing else: the names are the same without it.
 #[derive(Default)]
@@ -22,24 +20,24 @@ pub(crate) struct ConnectionNames {
 }
 
 impl ConnectionNames {
-    /// As [`TopicName::new`], for the topic of a delivery.
-    pub(crate) fn topic(&self, text: &str) -> Result<TopicName, NameError> {
-        self.topic.name(text)
+    /// As [`TopicName::of`], for the topic of a delivery.
+    pub(crate) fn topic(&self, tenant: TenantId, text: &str) -> Result<TopicName, NameError> {
+        self.topic.name(|last| is_topic(last, tenant, text), || TopicName::of(tenant, text))
     }
 
-    /// As [`TopicName::new`], for the topic to which a message is produced.
-    pub(crate) fn produced_to(&self, text: &str) -> Result<TopicName, NameError> {
-        self.produced_to.name(text)
+    /// As [`TopicName::of`], for the topic to which a message is produced.
+    pub(crate) fn produced_to(&self, tenant: TenantId, text: &str) -> Result<TopicName, NameError> {
+        self.produced_to.name(|last| is_topic(last, tenant, text), || TopicName::of(tenant, text))
     }
 
     /// As [`GroupName::new`].
     pub(crate) fn group(&self, text: &str) -> Result<GroupName, NameError> {
-        self.group.name(text)
+        self.group.name(|last| last.as_str() == text, || GroupName::new(text))
     }
 
     /// As [`OwnerName::new`].
     pub(crate) fn owner(&self, text: &str) -> Result<OwnerName, NameError> {
-        self.owner.name(text)
+        self.owner.name(|last| last.as_str() == text, || OwnerName::new(text))
     }
 }
 
@@ -52,17 +50,21 @@ impl<N> Default for Last<N> {
     }
 }
 
-impl<N: Borrow<str> + Clone + FromStr<Err = NameError>> Last<N> {
-    /// The name `text`: a clone of the last one if that is the same.
-    fn name(&self, text: &str) -> Result<N, NameError> {
+impl<N: Clone> Last<N> {
+    /// The name that `new` makes: a clone of the last one if that is the same.
+    fn name(
+        &self,
+        is_same: impl FnOnce(&N) -> bool,
+        new: impl FnOnce() -> Result<N, NameError>,
+    ) -> Result<N, NameError> {
         match self.0.take() {
             // A name is valid and trimmed, so an equal text is too.
-            Some(last) if last.borrow() == text => {
+            Some(last) if is_same(&last) => {
                 self.0.set(Some(last.clone()));
                 Ok(last)
             }
             last => {
-                let name: Result<N, NameError> = text.parse();
+                let name = new();
                 self.0.set(name.as_ref().ok().cloned().or(last));
                 name
             }
@@ -70,9 +72,15 @@ impl<N: Borrow<str> + Clone + FromStr<Err = NameError>> Last<N> {
     }
 }
 
+fn is_topic(last: &TopicName, tenant: TenantId, text: &str) -> bool {
+    last.as_str() == text && last.tenant() == tenant
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const DEFAULT: TenantId = TenantId::DEFAULT;
 
     fn is_shared(one: &TopicName, other: &TopicName) -> bool {
         std::ptr::eq(one.as_str(), other.as_str())
@@ -81,19 +89,19 @@ mod tests {
     #[test]
     fn equal_names_in_a_row_are_shared() {
         let names = ConnectionNames::default();
-        let first = names.topic("orders").unwrap();
-        assert!(is_shared(&first, &names.topic("orders").unwrap()));
-        let other = names.topic("orders.eu").unwrap();
+        let first = names.topic(DEFAULT, "orders").unwrap();
+        assert!(is_shared(&first, &names.topic(DEFAULT, "orders").unwrap()));
+        let other = names.topic(DEFAULT, "orders.eu").unwrap();
         assert_eq!((first.as_str(), other.as_str()), ("orders", "orders.eu"));
-        assert!(!is_shared(&first, &names.topic("orders").unwrap()));
+        assert!(!is_shared(&first, &names.topic(DEFAULT, "orders").unwrap()));
     }
 
     #[test]
     fn every_name_is_what_it_is_without_sharing() {
         let names = ConnectionNames::default();
         for text in ["a", "a", " a ", "a", "A", "", "a", "a\n", "a\nb", "..", "größe", "größe", "a"] {
-            assert_eq!(names.topic(text), TopicName::new(text), "{text:?}");
-            assert_eq!(names.produced_to(text), TopicName::new(text), "{text:?}");
+            assert_eq!(names.topic(DEFAULT, text), TopicName::new(text), "{text:?}");
+            assert_eq!(names.produced_to(DEFAULT, text), TopicName::new(text), "{text:?}");
             assert_eq!(names.group(text), GroupName::new(text), "{text:?}");
             assert_eq!(names.owner(text), OwnerName::new(text), "{text:?}");
         }
@@ -102,9 +110,18 @@ mod tests {
     #[test]
     fn invalid_name_does_not_replace_the_last_one() {
         let names = ConnectionNames::default();
-        let first = names.topic("orders").unwrap();
-        assert!(names.topic("").is_err());
-        assert!(is_shared(&first, &names.topic("orders").unwrap()));
+        let first = names.topic(DEFAULT, "orders").unwrap();
+        assert!(names.topic(DEFAULT, "").is_err());
+        assert!(is_shared(&first, &names.topic(DEFAULT, "orders").unwrap()));
+    }
+
+    #[test]
+    fn tenants_do_not_share() {
+        let names = ConnectionNames::default();
+        for tenant in [DEFAULT, TenantId(1), TenantId(2), TenantId(1), DEFAULT] {
+            assert_eq!(names.topic(tenant, "orders"), TopicName::of(tenant, "orders"));
+            assert_eq!(names.produced_to(tenant, "orders"), TopicName::of(tenant, "orders"));
+        }
     }
 
     #[test]
@@ -112,7 +129,7 @@ mod tests {
         let names = ConnectionNames::default();
         let longest = "t".repeat(255);
         assert!(names.group(&longest).is_ok());
-        assert_eq!(names.topic(&longest), TopicName::new(&longest));
-        assert!(names.topic(&longest).is_err());
+        assert_eq!(names.topic(DEFAULT, &longest), TopicName::new(&longest));
+        assert!(names.topic(DEFAULT, &longest).is_err());
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use driftq_core::command::Peek;
 use driftq_core::command::{GroupLifetime, OnDisconnect, Subscribe};
-use driftq_core::types::{ConsumerId, GroupName, Offset, OwnerName, PartitionId, TopicName};
+use driftq_core::types::{Caller, ConsumerId, GroupName, Offset, OwnerName, PartitionId};
 use serde::Deserialize;
 use tokio::time::{Instant, Sleep};
 
@@ -18,10 +18,12 @@ use super::api::Api;
 use super::error::ApiError;
 use super::fields::{Fields, Str, group_start, millis, required};
 use super::query::Query;
+use super::requester::{Names, Requester};
 use super::response::{ApiResponse, lines};
 use super::response_body::PollLines;
 use crate::driver::{Driver, NextDelivery};
 use crate::json;
+use crate::otlp::{OpenSpan, StreamTracer};
 
 /// Bytes written at a time; a longer message is written as a whole.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -67,7 +69,7 @@ impl<'a> Fields<'a> for ConsumeFields<'a> {
 }
 
 impl ConsumeFields<'_> {
-    fn subscribe(&self, prefetch: u32) -> Result<Subscribe, ApiError> {
+    fn subscribe(&self, prefetch: u32, names: &Names) -> Result<Subscribe, ApiError> {
         if self.max == Some(0) {
             return Err(ApiError::invalid("max must be at least 1"));
         }
@@ -75,7 +77,7 @@ impl ConsumeFields<'_> {
         let credit = self.max.map(|max| u32::try_from(max).unwrap_or(u32::MAX));
         let requested = self.prefetch.filter(|prefetch| *prefetch > 0);
         Ok(Subscribe {
-            topic: TopicName::new(required("topic", self.topic.as_deref())?)?,
+            topic: names.rare_topic(required("topic", self.topic.as_deref())?)?,
             group: GroupName::new(required("group", self.group.as_deref())?)?,
             owner: OwnerName::new(required("owner", self.owner.as_deref())?)?,
             lease: millis("lease_ms", self.lease_ms)?,
@@ -95,17 +97,27 @@ impl ConsumeFields<'_> {
 }
 
 /// Connects the stream.
-pub(crate) async fn consume(api: &Api, fields: ConsumeFields<'_>) -> Result<ApiResponse, ApiError> {
-    let subscribe = fields.subscribe(api.settings.prefetch)?;
+pub(crate) async fn consume(
+    api: &Api,
+    from: &Requester,
+    fields: ConsumeFields<'_>,
+    span: Option<&OpenSpan>,
+) -> Result<ApiResponse, ApiError> {
+    let subscribe = fields.subscribe(api.settings.prefetch, &from.names)?;
     let wait = millis("wait_ms", fields.wait_ms)?.map(|wait| Duration::from_millis(wait.0));
+    if let Some(span) = span {
+        span.group(&subscribe.topic, &subscribe.group);
+    }
+    let tracer = api.tracer.as_ref().map(|tracer| StreamTracer::new(tracer, &subscribe.topic, &subscribe.group));
     let topic = subscribe.topic.clone();
     let lease = api.settings.limits.lease(subscribe.lease);
-    let consumer = api.driver.subscribe(subscribe, lease).await??;
+    let consumer = api.driver.subscribe(&from.caller, subscribe, lease).await??;
     let now = Instant::now();
     let keep_alive = api.settings.http.stream_keep_alive;
     let mut body = StreamBody {
         driver: Rc::clone(&api.driver),
         consumer,
+        tracer,
         remaining: fields.max,
         wait,
         keep_alive,
@@ -117,9 +129,9 @@ pub(crate) async fn consume(api: &Api, fields: ConsumeFields<'_>) -> Result<ApiR
     };
     if wait.is_some() {
         // The first deliveries are decided and wait for the sync. The reply to an empty peek is released after them, so
-        // the idle time starts then. Its result does not matter.
+        // the idle time starts then. Its result does not matter, nor whether the client might peek.
         let peek = Peek { topic, partition: PartitionId(0), offset: Offset(u64::MAX), limit: 0 };
-        let _ = api.driver.ask(peek).await;
+        let _ = api.driver.ask(&Caller::TRUSTED, peek).await;
         body.delivered_at = Instant::now();
     }
     Ok(lines(body))
@@ -129,6 +141,8 @@ pub(crate) async fn consume(api: &Api, fields: ConsumeFields<'_>) -> Result<ApiR
 struct StreamBody {
     driver: Rc<Driver>,
     consumer: ConsumerId,
+    /// Records deliveries; `None` if nothing is exported.
+    tracer: Option<StreamTracer>,
     /// Deliveries left until `max`.
     remaining: Option<u64>,
     /// Idle time after which the stream ends.
@@ -151,11 +165,17 @@ impl PollLines for StreamBody {
             return Poll::Ready(None);
         }
         let mut ended = false;
+        let clock = self.driver.wall_clock();
+        let mut deliveries = self.driver.deliveries(self.consumer);
         while !ended && out.len() < CHUNK_BYTES {
-            match self.driver.poll_delivery(self.consumer, context.waker()) {
+            match deliveries.poll_next(context.waker()) {
                 NextDelivery::Delivery(delivery) => {
-                    json::delivery(&delivery, &self.driver.wall_clock(), &mut out);
+                    let began = self.tracer.as_ref().map(|_| std::time::Instant::now());
+                    json::delivery(&delivery, &clock, &mut out);
                     out.push(b'\n');
+                    if let Some((tracer, began)) = self.tracer.as_ref().zip(began) {
+                        tracer.delivered(&delivery, began);
+                    }
                     self.remaining = self.remaining.map(|remaining| remaining - 1);
                     ended = self.remaining == Some(0);
                 }
@@ -164,6 +184,7 @@ impl PollLines for StreamBody {
                 NextDelivery::Closed => ended = true,
             }
         }
+        drop(deliveries);
         if !out.is_empty() {
             self.delivered_at = Instant::now();
             self.sent_at = self.delivered_at;

@@ -2,14 +2,16 @@
 
 use driftq_core::Redriven;
 use driftq_core::command::{Peek, REDRIVE_SLICE, Redrive, RedriveRest, RedriveSelection};
-use driftq_core::types::{Offset, PartitionId, TopicName};
+use driftq_core::types::{Offset, PartitionId};
 use hyper::StatusCode;
 use serde::Deserialize;
 
 use super::api::Api;
+use super::audit;
 use super::error::ApiError;
 use super::fields::{Fields, Str, required};
 use super::query::Query;
+use super::requester::Requester;
 use super::response::{ApiResponse, json};
 use super::timeouts::ConnectionHandle;
 use crate::json::{Json, peeked};
@@ -25,15 +27,15 @@ const PEEK_BYTES_MAX: u64 = 16 << 20;
 const OFFSETS_MAX: usize = 10_000;
 
 /// `GET /v1/peek?topic=&partition=&offset=&limit=`.
-pub(crate) async fn peek(api: &Api, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
-    let topic = TopicName::new(required("topic", query.text("topic")?)?)?;
+pub(crate) async fn peek(api: &Api, from: &Requester, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
+    let topic = from.names.rare_topic(required("topic", query.text("topic")?)?)?;
     let partition = PartitionId(required("partition", query.value("partition")?)?);
     let offset = Offset(required("offset", query.value("offset")?)?);
     let limit = query.value("limit")?.unwrap_or(PEEK_DEFAULT);
     if !(1..=PEEK_MAX).contains(&limit) {
         return Err(ApiError::invalid(format!("limit must be 1 to {PEEK_MAX}")));
     }
-    let messages = api.driver.ask(Peek { topic, partition, offset, limit }).await??;
+    let messages = api.driver.ask(&from.caller, Peek { topic, partition, offset, limit }).await??;
     let clock = api.driver.wall_clock();
     let mut bytes = 0;
     let fitting = messages.iter().take_while(|message| {
@@ -71,10 +73,11 @@ impl<'a> Fields<'a> for RedriveFields<'a> {
 /// decides what is selected. Once the client has closed its side of the connection no further portion is asked for.
 pub(super) async fn redrive(
     api: &Api,
+    from: &Requester,
     fields: RedriveFields<'_>,
     connection: &ConnectionHandle,
 ) -> Result<ApiResponse, ApiError> {
-    let topic = TopicName::new(required("topic", fields.topic.as_deref())?)?;
+    let topic = from.names.rare_topic(required("topic", fields.topic.as_deref())?)?;
     if let Some(offsets) = fields.offsets.as_ref().filter(|offsets| offsets.len() > OFFSETS_MAX) {
         return Err(ApiError::invalid(format!("{} offsets, at most {OFFSETS_MAX} are allowed", offsets.len())));
     }
@@ -89,7 +92,7 @@ pub(super) async fn redrive(
     while redriven < limit {
         let portion = (limit - redriven).min(REDRIVE_SLICE);
         let which = selection.next(portion as usize);
-        let rest = match api.driver.ask(Redrive { topic: topic.clone(), which, limit: portion }).await? {
+        let rest = match audit::ask(api, from, Redrive { topic: topic.clone(), which, limit: portion }).await? {
             Ok(Redriven { count, rest }) => {
                 redriven += count;
                 rest

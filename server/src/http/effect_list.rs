@@ -10,6 +10,7 @@ use super::error::ApiError;
 use super::fields::millis;
 use super::idempotency::{status, unknown_kind, write_effect};
 use super::query::Query;
+use super::requester::{Names, Requester};
 use super::response::{ApiResponse, json};
 use crate::json::{Json, hex, object};
 
@@ -19,7 +20,7 @@ const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1_000;
 
 /// Parses the query.
-pub(crate) fn parse_request(query: &Query<'_>) -> Result<ListEffects, ApiError> {
+pub(crate) fn parse_request(query: &Query<'_>, names: &Names) -> Result<ListEffects, ApiError> {
     let limit = query.value("limit")?.unwrap_or(PAGE_DEFAULT);
     if !(1..=PAGE_MAX).contains(&limit) {
         return Err(ApiError::invalid(format!("limit must be 1 to {PAGE_MAX}")));
@@ -30,7 +31,7 @@ pub(crate) fn parse_request(query: &Query<'_>) -> Result<ListEffects, ApiError> 
         status(name).ok_or_else(|| ApiError::invalid(message))
     };
     Ok(ListEffects {
-        tenant: query.any_of(&["tenant_id"])?.map(Text::from),
+        tenant: names.tenant_text(query.any_of(&["tenant_id"])?)?.map(Text::from),
         kind: query.any_of(&["kind"])?.map(kind).transpose()?,
         status: query.any_of(&["status"])?.map(known).transpose()?,
         older_than: millis("older_than_ms", query.value("older_than_ms")?)?.unwrap_or_default(),
@@ -40,8 +41,8 @@ pub(crate) fn parse_request(query: &Query<'_>) -> Result<ListEffects, ApiError> 
 }
 
 /// `GET /v1/idempotency/list`.
-pub(crate) async fn list(api: &Api, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
-    let page = api.driver.ask(parse_request(query)?).await??;
+pub(crate) async fn list(api: &Api, from: &Requester, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
+    let page = api.driver.ask(&from.caller, parse_request(query, &from.names)?).await??;
     let clock = api.driver.wall_clock();
     let mut out = Json::object();
     out.list("records", &page.effects, |(identity, effect), out| {

@@ -26,6 +26,8 @@ pub(crate) struct ApiError {
     pub(super) allow: Option<&'static str>,
     /// Whether the connection is closed, as the rest of its input is not trusted.
     pub(super) close_connection: bool,
+    /// The log is being recovered: no command was accepted.
+    is_recovering: bool,
 }
 
 /// When to retry, and why.
@@ -38,7 +40,16 @@ struct Retry {
 
 impl ApiError {
     fn new(status: StatusCode, code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, code, message: message.into(), retry: None, group: None, allow: None, close_connection: false }
+        Self {
+            status,
+            code,
+            message: message.into(),
+            retry: None,
+            group: None,
+            allow: None,
+            close_connection: false,
+            is_recovering: false,
+        }
     }
 
     /// 400: the request is invalid.
@@ -49,6 +60,11 @@ impl ApiError {
     /// 400: a required field is missing.
     pub(crate) fn missing(field: &'static str) -> Self {
         Self::invalid(format!("{field} is required"))
+    }
+
+    /// 401: the request shows no key, or a wrong one.
+    pub(crate) fn unauthenticated(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", message)
     }
 
     /// 403.
@@ -82,12 +98,20 @@ impl ApiError {
         }
     }
 
+    /// 429: the client has been refused too often.
+    pub(crate) fn refused_too_often(message: &'static str, reason: &'static str, after: Millis) -> Self {
+        Self {
+            retry: Some(Retry { cause: ("reason", reason), after }),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED", message)
+        }
+    }
+
     /// 409.
     fn precondition(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::CONFLICT, "FAILED_PRECONDITION", message)
     }
 
-    fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", message)
     }
 
@@ -103,6 +127,8 @@ impl ApiError {
             (None, "INVALID_ARGUMENT") => "invalid",
             (None, "NOT_FOUND") => "not_found",
             (None, "PAYLOAD_TOO_LARGE") => "too_large",
+            (None, "UNAUTHENTICATED") => "unauthenticated",
+            (None, "PERMISSION_DENIED") => "permission_denied",
             (None, "STORAGE_FULL") => "storage_full",
             (None, "UNAVAILABLE") => "unavailable",
             (None, _) => "other",
@@ -125,6 +151,10 @@ impl ApiError {
         if let Some(group) = &self.group {
             json.text("group", group.as_str());
         }
+        if self.is_recovering {
+            json.plain("reason", "recovering");
+            json.plain("committed", "no");
+        }
     }
 }
 
@@ -132,10 +162,17 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let message = refusal.to_string();
         match refusal {
-            Refusal::UnknownTopic(_) | Refusal::UnknownGroup(_) | Refusal::UnknownConsumer | Refusal::UnknownEffect => {
-                Self::not_found(message)
+            Refusal::Unauthenticated => Self::unauthenticated(message),
+            Refusal::PermissionDenied(_) => Self::permission_denied(message),
+            Refusal::UnknownTopic(_)
+            | Refusal::UnknownGroup(_)
+            | Refusal::UnknownConsumer
+            | Refusal::UnknownEffect
+            | Refusal::UnknownKey
+            | Refusal::UnknownTenant(_) => Self::not_found(message),
+            Refusal::TopicExists { .. } | Refusal::KeyExists | Refusal::CertificateBound => {
+                Self::new(StatusCode::CONFLICT, "ALREADY_EXISTS", message)
             }
-            Refusal::TopicExists { .. } => Self::new(StatusCode::CONFLICT, "ALREADY_EXISTS", message),
             Refusal::TooLarge { what: "key" | "metadata" | "message" | "key and value" | "result", .. } => {
                 Self::too_large(message)
             }
@@ -143,6 +180,7 @@ impl From<Refusal> for ApiError {
             | Refusal::StaleLease
             | Refusal::NotLeased
             | Refusal::OtherOutcome
+            | Refusal::TenantInUse(_)
             | Refusal::NotRetryable { .. } => Self::precondition(message),
             Refusal::InProgress { retry_after } => Self {
                 retry: Some(Retry { cause: ("decision", "IN_PROGRESS"), after: retry_after }),
@@ -163,12 +201,13 @@ impl From<Refusal> for ApiError {
 
 impl From<Unready> for ApiError {
     fn from(unready: Unready) -> Self {
-        Self::unavailable(match unready {
+        let error = Self::unavailable(match unready {
             Unready::Recovering => "the broker is recovering its log",
             Unready::Failed => "the log has failed; restart the broker",
             Unready::Draining => "the broker is shutting down",
             Unready::LogStalled => "log stalled: a sync takes longer than 5 s",
-        })
+        });
+        Self { is_recovering: unready == Unready::Recovering, ..error }
     }
 }
 

@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::error::ApiError;
+use super::plain_json::{Plain, PlainReader, read_plain};
 use super::query::Query;
 use crate::rfc3339;
 
@@ -45,6 +46,12 @@ impl<'a> From<&'a str> for Str<'a> {
 impl From<String> for Str<'_> {
     fn from(text: String) -> Self {
         Self(Cow::Owned(text))
+    }
+}
+
+impl<'a> Plain<'a> for Str<'a> {
+    fn read(reader: &mut PlainReader<'a>) -> Option<Self> {
+        reader.text().map(Self::from)
     }
 }
 
@@ -88,9 +95,9 @@ pub(crate) fn from_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Api
 }
 
 /// As [`from_json`], fast if the object is plain.
-pub(crate) fn from_plain_json<'a, T: Fields<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
+pub(crate) fn from_plain_json<'a, T: Deserialize<'a> + Plain<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
     let text = text_of(body)?;
-    T::from_plain(text).map_or_else(|| from_text(text), Ok)
+    read_plain(text).map_or_else(|| from_text(text), Ok)
 }
 
 /// Checked once for the whole body, not string by string.
@@ -125,14 +132,31 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
+impl<'a, T: Plain<'a>> Plain<'a> for Object<T> {
+    fn read(reader: &mut PlainReader<'a>) -> Option<Self> {
+        T::read(reader).map(Self)
+    }
+}
+
 /// For `#[serde(deserialize_with)]`: an optional object within an object.
 pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     Ok(Option::deserialize(deserializer)?.map(|Object(fields)| fields))
 }
 
+/// For `#[serde(deserialize_with)]`: a field that is present, of which `null` is a value of its own.
+pub(super) fn nullable<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
 /// Parses a request from its body, or from its query if the body is blank.
 pub(crate) fn parse<'a, T: Fields<'a>>(body: &'a [u8], query: &'a Query<'a>) -> Result<T, ApiError> {
-    if body.iter().all(u8::is_ascii_whitespace) { T::from_query(query) } else { from_plain_json(body) }
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return T::from_query(query);
+    }
+    let text = text_of(body)?;
+    T::from_plain(text).map_or_else(|| from_text(text), Ok)
 }
 
 /// The value of a required field.
@@ -158,9 +182,26 @@ pub(crate) fn timestamp(name: &'static str, text: &str) -> Result<Timestamp, Api
     rfc3339::parse(text).ok_or_else(invalid)
 }
 
-/// A JSON value as it was written; `null` counts as absent.
-pub(crate) fn raw_json(value: Option<&RawValue>) -> Option<Arc<str>> {
-    value.map(|value| value.get().into())
+/// A JSON value as it was written; `null` counts as absent where it is optional.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawJson<'a>(&'a str);
+
+impl<'de: 'a, 'a> Deserialize<'de> for RawJson<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&RawValue>::deserialize(deserializer).map(|value| Self(value.get()))
+    }
+}
+
+impl<'a> Plain<'a> for RawJson<'a> {
+    fn read(reader: &mut PlainReader<'a>) -> Option<Self> {
+        reader.raw().map(Self)
+    }
+}
+
+impl From<RawJson<'_>> for Arc<str> {
+    fn from(value: RawJson<'_>) -> Self {
+        value.0.into()
+    }
 }
 
 /// The field `from`: where a new group starts.

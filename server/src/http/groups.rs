@@ -8,9 +8,11 @@ use serde::de::{MapAccess, Unexpected};
 use serde::{Deserialize, Deserializer};
 
 use super::api::Api;
+use super::audit;
 use super::error::ApiError;
 use super::fields::{Fields, Str, group_start, required, timestamp};
 use super::query::Query;
+use super::requester::{Names, Requester};
 use super::response::{ApiResponse, json, no_content};
 use crate::json::{Json, string};
 
@@ -37,24 +39,24 @@ impl<'a> Fields<'a> for GroupFields<'a> {
 }
 
 impl GroupFields<'_> {
-    fn names(&self) -> Result<(TopicName, GroupName), ApiError> {
-        let topic = TopicName::new(required("topic", self.topic.as_deref())?)?;
+    fn names(&self, names: &Names) -> Result<(TopicName, GroupName), ApiError> {
+        let topic = names.rare_topic(required("topic", self.topic.as_deref())?)?;
         Ok((topic, GroupName::new(required("group", self.group.as_deref())?)?))
     }
 
     /// The names, for requests that take no `from`.
-    fn names_only(&self) -> Result<(TopicName, GroupName), ApiError> {
+    fn names_only(&self, names: &Names) -> Result<(TopicName, GroupName), ApiError> {
         match self.from {
             Some(_) => Err(ApiError::invalid("from is only for creating a group")),
-            None => self.names(),
+            None => self.names(names),
         }
     }
 }
 
 /// `GET /v1/groups?topic=`.
-pub(crate) async fn list(api: &Api, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
-    let topic = TopicName::new(required("topic", query.text("topic")?)?)?;
-    let groups = api.driver.ask(ListGroups { topic }).await??;
+pub(crate) async fn list(api: &Api, from: &Requester, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
+    let topic = from.names.rare_topic(required("topic", query.text("topic")?)?)?;
+    let groups = api.driver.ask(&from.caller, ListGroups { topic }).await??;
     let mut out = Json::object();
     out.list("groups", &groups, |group, out| string(group.name.as_str(), out));
     out.object_in("skipped", |json| groups.iter().for_each(|group| json.number(group.name.as_str(), group.skipped)));
@@ -62,10 +64,10 @@ pub(crate) async fn list(api: &Api, query: &Query<'_>) -> Result<ApiResponse, Ap
 }
 
 /// `POST /v1/groups`.
-pub(crate) async fn create(api: &Api, fields: GroupFields<'_>) -> Result<ApiResponse, ApiError> {
-    let (topic, group) = fields.names()?;
+pub(crate) async fn create(api: &Api, from: &Requester, fields: GroupFields<'_>) -> Result<ApiResponse, ApiError> {
+    let (topic, group) = fields.names(&from.names)?;
     let start = group_start(fields.from.as_deref())?;
-    api.driver.ask(CreateGroup { topic: topic.clone(), group: group.clone(), start }).await??;
+    audit::ask(api, from, CreateGroup { topic: topic.clone(), group: group.clone(), start }).await??;
     let mut out = Json::object();
     out.text("status", "created");
     out.text("topic", topic.as_str());
@@ -74,23 +76,23 @@ pub(crate) async fn create(api: &Api, fields: GroupFields<'_>) -> Result<ApiResp
 }
 
 /// `DELETE /v1/groups?topic=&group=`.
-pub(crate) async fn delete(api: &Api, fields: GroupFields<'_>) -> Result<ApiResponse, ApiError> {
-    let (topic, group) = fields.names_only()?;
-    api.driver.ask(DeleteGroup { topic, group }).await??;
+pub(crate) async fn delete(api: &Api, from: &Requester, fields: GroupFields<'_>) -> Result<ApiResponse, ApiError> {
+    let (topic, group) = fields.names_only(&from.names)?;
+    audit::ask(api, from, DeleteGroup { topic, group }).await??;
     Ok(no_content())
 }
 
 /// `POST /v1/groups/pause`.
-pub(crate) async fn pause(api: &Api, fields: GroupFields<'_>) -> Result<ApiResponse, ApiError> {
-    let (topic, group) = fields.names_only()?;
-    api.driver.ask(Pause { topic, group }).await??;
+pub(crate) async fn pause(api: &Api, from: &Requester, fields: GroupFields<'_>) -> Result<ApiResponse, ApiError> {
+    let (topic, group) = fields.names_only(&from.names)?;
+    audit::ask(api, from, Pause { topic, group }).await??;
     Ok(no_content())
 }
 
 /// `POST /v1/groups/resume`.
-pub(crate) async fn resume(api: &Api, fields: GroupFields<'_>) -> Result<ApiResponse, ApiError> {
-    let (topic, group) = fields.names_only()?;
-    api.driver.ask(Resume { topic, group }).await??;
+pub(crate) async fn resume(api: &Api, from: &Requester, fields: GroupFields<'_>) -> Result<ApiResponse, ApiError> {
+    let (topic, group) = fields.names_only(&from.names)?;
+    audit::ask(api, from, Resume { topic, group }).await??;
     Ok(no_content())
 }
 
@@ -164,8 +166,8 @@ impl<'a> Fields<'a> for SeekFields<'a> {
 }
 
 /// `POST /v1/groups/seek`.
-pub(crate) async fn seek(api: &Api, fields: SeekFields<'_>) -> Result<ApiResponse, ApiError> {
-    let topic = TopicName::new(required("topic", fields.topic.as_deref())?)?;
+pub(crate) async fn seek(api: &Api, from: &Requester, fields: SeekFields<'_>) -> Result<ApiResponse, ApiError> {
+    let topic = from.names.rare_topic(required("topic", fields.topic.as_deref())?)?;
     let group = GroupName::new(required("group", fields.group.as_deref())?)?;
     let to = match required("to", fields.to)? {
         SeekTarget::Earliest => SeekTo::Earliest,
@@ -173,7 +175,7 @@ pub(crate) async fn seek(api: &Api, fields: SeekFields<'_>) -> Result<ApiRespons
         SeekTarget::Offset(offset) => SeekTo::Offset(Offset(offset)),
         SeekTarget::Time(text) => SeekTo::Time(timestamp("time", &text)?),
     };
-    api.driver.ask(Seek { topic, group, to }).await??;
+    audit::ask(api, from, Seek { topic, group, to }).await??;
     Ok(no_content())
 }
 
@@ -201,13 +203,13 @@ impl<'a> Fields<'a> for ExpireFields<'a> {
 }
 
 /// `POST /v1/groups/expire`: ends a lease as if it had run out.
-pub(crate) async fn expire(api: &Api, fields: ExpireFields<'_>) -> Result<ApiResponse, ApiError> {
+pub(crate) async fn expire(api: &Api, from: &Requester, fields: ExpireFields<'_>) -> Result<ApiResponse, ApiError> {
     let expire = ExpireLease {
-        topic: TopicName::new(required("topic", fields.topic.as_deref())?)?,
+        topic: from.names.rare_topic(required("topic", fields.topic.as_deref())?)?,
         group: GroupName::new(required("group", fields.group.as_deref())?)?,
         partition: PartitionId(required("partition", fields.partition)?),
         offset: Offset(required("offset", fields.offset)?),
     };
-    api.driver.ask(expire).await??;
+    audit::ask(api, from, expire).await??;
     Ok(no_content())
 }

@@ -118,8 +118,8 @@ fn check_origin(request: &Parts, head: &RequestHead<'_>) -> Result<(), ApiError>
     if head.fetch_site.is_some_and(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
         return Err(refused());
     }
-    let host = head.host.and_then(|host| host.to_str().ok()).or(authority(request));
-    let is_foreign = |url: &HeaderValue| match (url_authority(url), host) {
+    let host = || head.host.and_then(|host| host.to_str().ok()).or(authority(request));
+    let is_foreign = |url: &HeaderValue| match (url_authority(url), host()) {
         (Some(origin), Some(host)) => !origin.eq_ignore_ascii_case(host),
         _ => true,
     };

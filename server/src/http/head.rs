@@ -2,7 +2,8 @@
 //! (`docs/performance.md`).
 
 use hyper::header::{
-    CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, REFERER, TRANSFER_ENCODING,
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, REFERER,
+    TRANSFER_ENCODING,
 };
 
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -25,9 +26,12 @@ pub(super) struct RequestHead<'a> {
     pub(super) referer: Option<&'a HeaderValue>,
     pub(super) fetch_site: Option<&'a HeaderValue>,
     pub(super) request_id: Option<&'a HeaderValue>,
+    pub(super) authorization: Option<&'a HeaderValue>,
+    pub(super) authorization_count: usize,
     pub(super) idempotency_key: Option<&'a HeaderValue>,
     pub(super) idempotency_key_count: usize,
     pub(super) traceparent: Option<&'a HeaderValue>,
+    pub(super) traceparent_count: usize,
 }
 
 impl<'a> RequestHead<'a> {
@@ -52,14 +56,23 @@ impl<'a> RequestHead<'a> {
                 head.fetch_site.get_or_insert(value);
             } else if name == REQUEST_ID {
                 head.request_id.get_or_insert(value);
+            } else if name == AUTHORIZATION {
+                head.authorization.get_or_insert(value);
+                head.authorization_count += 1;
             } else if name == IDEMPOTENCY_KEY {
                 head.idempotency_key.get_or_insert(value);
                 head.idempotency_key_count += 1;
             } else if name == TRACEPARENT {
                 head.traceparent.get_or_insert(value);
+                head.traceparent_count += 1;
             }
         }
         head
+    }
+
+    /// The `traceparent`, which counts only if there is one.
+    pub(super) fn trace(&self) -> Option<&'a HeaderValue> {
+        self.traceparent.filter(|_| self.traceparent_count == 1)
     }
 
     /// Whether a header describes a message in the body.

@@ -9,20 +9,20 @@ use driftq_core::{BeginReply, Grant};
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use super::api::Api;
-use super::connection_names::ConnectionNames;
 use super::error::ApiError;
-use super::fields::{Str, from_json, millis, non_empty, object, raw_json, required, timestamp};
+use super::fields::{RawJson, Str, from_plain_json, millis, non_empty, object, required, timestamp};
+use super::plain_json::plain_object;
 use super::query::Query;
+use super::requester::{Names, Requester};
 use super::response::{ApiResponse, json, no_content};
 use crate::json::Json;
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 /// The fields of a scope, within which a key is unique.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ScopeFields<'a> {
     #[serde(borrow)]
@@ -39,6 +39,8 @@ struct ScopeFields<'a> {
     method: Option<Str<'a>>,
 }
 
+plain_object!(ScopeFields<'a> { kind, topic, group, id, principal, method });
+
 impl<'a> ScopeFields<'a> {
     /// Reads them from a query. An empty parameter counts as absent.
     fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
@@ -54,7 +56,7 @@ impl<'a> ScopeFields<'a> {
     }
 
     /// The scope, which must have exactly the fields of its kind.
-    fn scope(&self, names: &ConnectionNames) -> Result<Scope, ApiError> {
+    fn scope(&self, names: &Names) -> Result<Scope, ApiError> {
         let kind = required("scope.kind", self.kind.as_deref())?;
         let own: &[&str] = match kind {
             "consume" => &["topic", "group"],
@@ -82,7 +84,7 @@ impl<'a> ScopeFields<'a> {
             "job" => Scope::Job { id: id()? },
             "task" => Scope::Task { id: id()? },
             "rpc" => Scope::Rpc {
-                principal: required("scope.principal", self.principal.as_deref())?.into(),
+                principal: names.rpc_principal(self.principal.as_deref())?.into(),
                 method: required("scope.method", self.method.as_deref())?.into(),
             },
             _ => Scope::Tenant,
@@ -94,7 +96,7 @@ impl<'a> ScopeFields<'a> {
 macro_rules! effect_fields {
     ($(#[$doc:meta])* $name:ident { $($(#[$serde:meta])* $field:ident: $type:ty),* $(,)? }) => {
         $(#[$doc])*
-        #[derive(Debug, Deserialize)]
+        #[derive(Debug, Default, Deserialize)]
         #[serde(deny_unknown_fields)]
         struct $name<'a> {
             #[serde(borrow)]
@@ -106,9 +108,11 @@ macro_rules! effect_fields {
             $($(#[$serde])* $field: $type,)*
         }
 
+        plain_object!($name<'a> { tenant_id, scope, key, $($field,)* });
+
         impl $name<'_> {
             /// The effect that it is about.
-            fn identity(&self, names: &ConnectionNames) -> Result<Identity, ApiError> {
+            fn identity(&self, names: &Names) -> Result<Identity, ApiError> {
                 identity(self.tenant_id.as_deref(), self.scope.as_ref(), self.key.as_deref(), names)
             }
         }
@@ -141,7 +145,7 @@ effect_fields! {
         status: Option<Str<'a>>,
         response_code: Option<i64>,
         #[serde(borrow)]
-        result: Option<&'a RawValue>,
+        result: Option<RawJson<'a>>,
         #[serde(borrow)]
         last_error: Option<Str<'a>>,
         dead_letter: Option<bool>,
@@ -167,7 +171,7 @@ effect_fields! {
 }
 
 /// The delivery that the effect belongs to.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeliveryFields<'a> {
     partition: Option<u32>,
@@ -175,6 +179,8 @@ struct DeliveryFields<'a> {
     #[serde(borrow)]
     lease_token: Option<Str<'a>>,
 }
+
+plain_object!(DeliveryFields<'a> { partition, offset, lease_token });
 
 impl DeliveryFields<'_> {
     fn claim(&self) -> Result<DeliveryClaim, ApiError> {
@@ -190,10 +196,10 @@ fn identity(
     tenant: Option<&str>,
     scope: Option<&ScopeFields<'_>>,
     key: Option<&str>,
-    names: &ConnectionNames,
+    names: &Names,
 ) -> Result<Identity, ApiError> {
     let scope = required("scope", scope)?.scope(names)?;
-    Ok(Identity::new(tenant.unwrap_or_default(), scope, required("key", key)?))
+    Ok(Identity::new(names.tenant_text(tenant)?.unwrap_or_default(), scope, required("key", key)?))
 }
 
 /// 400: no scope is of the kind.
@@ -201,7 +207,7 @@ pub(super) fn unknown_kind() -> ApiError {
     ApiError::invalid("scope.kind must be consume, tenant, job, task or rpc")
 }
 
-fn owner(name: Option<&str>, names: &ConnectionNames) -> Result<OwnerName, ApiError> {
+fn owner(name: Option<&str>, names: &Names) -> Result<OwnerName, ApiError> {
     Ok(names.owner(required("owner", name)?)?)
 }
 
@@ -248,8 +254,8 @@ pub(super) fn status(name: &str) -> Option<EffectStatus> {
 }
 
 /// Parses `POST /v1/idempotency/begin`.
-pub(crate) fn parse_begin(body: &[u8], names: &ConnectionNames) -> Result<Begin, ApiError> {
-    let fields: BeginFields<'_> = from_json(body)?;
+pub(crate) fn parse_begin(body: &[u8], names: &Names) -> Result<Begin, ApiError> {
+    let fields: BeginFields<'_> = from_plain_json(body)?;
     Ok(Begin {
         identity: fields.identity(names)?,
         owner: owner(fields.owner.as_deref(), names)?,
@@ -262,12 +268,12 @@ pub(crate) fn parse_begin(body: &[u8], names: &ConnectionNames) -> Result<Begin,
 }
 
 /// Parses `POST /v1/idempotency/finish`.
-pub(crate) fn parse_finish(body: &[u8], names: &ConnectionNames) -> Result<Finish, ApiError> {
-    let fields: FinishFields<'_> = from_json(body)?;
+pub(crate) fn parse_finish(body: &[u8], names: &Names) -> Result<Finish, ApiError> {
+    let fields: FinishFields<'_> = from_plain_json(body)?;
     let outcome = Outcome {
         status: final_status(required("status", fields.status.as_deref())?)?,
         response_code: fields.response_code.unwrap_or(0),
-        result: raw_json(fields.result),
+        result: fields.result.map(Into::into),
         last_error: fields.last_error.as_deref().unwrap_or_default().into(),
     };
     let (identity, token) = (fields.identity(names)?, token(fields.lease_token.as_deref())?);
@@ -283,22 +289,22 @@ pub(crate) fn parse_finish(body: &[u8], names: &ConnectionNames) -> Result<Finis
 }
 
 /// Parses `POST /v1/idempotency/reacquire`.
-pub(crate) fn parse_reacquire(body: &[u8], names: &ConnectionNames) -> Result<Reacquire, ApiError> {
-    let fields: ReacquireFields<'_> = from_json(body)?;
+pub(crate) fn parse_reacquire(body: &[u8], names: &Names) -> Result<Reacquire, ApiError> {
+    let fields: ReacquireFields<'_> = from_plain_json(body)?;
     let (identity, owner) = (fields.identity(names)?, owner(fields.owner.as_deref(), names)?);
     Ok(Reacquire { identity, owner, lease: millis("lease_ms", fields.lease_ms)? })
 }
 
 /// Parses `POST /v1/idempotency/renew`.
-pub(crate) fn parse_renew(body: &[u8], names: &ConnectionNames) -> Result<Renew, ApiError> {
-    let fields: RenewFields<'_> = from_json(body)?;
+pub(crate) fn parse_renew(body: &[u8], names: &Names) -> Result<Renew, ApiError> {
+    let fields: RenewFields<'_> = from_plain_json(body)?;
     let (identity, token) = (fields.identity(names)?, token(fields.lease_token.as_deref())?);
     Ok(Renew { identity, token, lease: millis("lease_ms", fields.lease_ms)? })
 }
 
 /// Submits a begin.
-pub(crate) async fn begin(api: &Api, begin: Begin) -> Result<ApiResponse, ApiError> {
-    let reply = api.driver.ask(begin).await??;
+pub(crate) async fn begin(api: &Api, from: &Requester, begin: Begin) -> Result<ApiResponse, ApiError> {
+    let reply = api.driver.ask(&from.caller, begin).await??;
     let mut out = Json::object();
     write_begun(&mut out, &reply, &api.driver.wall_clock(), "status");
     let mut response = json(StatusCode::OK, out);
@@ -328,46 +334,46 @@ pub(crate) fn write_begun(out: &mut Json, reply: &BeginReply, clock: &WallClock,
 }
 
 /// Submits a finish.
-pub(crate) async fn finish(api: &Api, finish: Finish) -> Result<ApiResponse, ApiError> {
-    api.driver.ask(finish).await??;
+pub(crate) async fn finish(api: &Api, from: &Requester, finish: Finish) -> Result<ApiResponse, ApiError> {
+    api.driver.ask(&from.caller, finish).await??;
     let mut out = Json::object();
     out.flag("ok", true);
     Ok(json(StatusCode::OK, out))
 }
 
 /// Submits a reacquire.
-pub(crate) async fn reacquire(api: &Api, reacquire: Reacquire) -> Result<ApiResponse, ApiError> {
-    let grant = api.driver.ask(reacquire).await??;
+pub(crate) async fn reacquire(api: &Api, from: &Requester, reacquire: Reacquire) -> Result<ApiResponse, ApiError> {
+    let grant = api.driver.ask(&from.caller, reacquire).await??;
     let mut out = Json::object();
     write_grant(&mut out, &grant, &api.driver.wall_clock(), "status");
     Ok(json(StatusCode::OK, out))
 }
 
 /// Submits a renew.
-pub(crate) async fn renew(api: &Api, renew: Renew) -> Result<ApiResponse, ApiError> {
-    let lease_until = api.driver.ask(renew).await??;
+pub(crate) async fn renew(api: &Api, from: &Requester, renew: Renew) -> Result<ApiResponse, ApiError> {
+    let lease_until = api.driver.ask(&from.caller, renew).await??;
     let mut out = Json::object();
     out.timestamp("lease_until", api.driver.wall_clock().wall(lease_until));
     Ok(json(StatusCode::OK, out))
 }
 
 /// `GET /v1/idempotency`.
-pub(crate) async fn get(api: &Api, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
-    let effect = api.driver.ask(Lookup { identity: query_identity(query)? }).await??;
+pub(crate) async fn get(api: &Api, from: &Requester, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
+    let effect = api.driver.ask(&from.caller, Lookup { identity: query_identity(query, &from.names)? }).await??;
     let mut out = Json::object();
     write_effect(&mut out, &effect, &api.driver.wall_clock());
     Ok(json(StatusCode::OK, out))
 }
 
 /// `DELETE /v1/idempotency`.
-pub(crate) async fn forget(api: &Api, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
-    api.driver.ask(Forget { identity: query_identity(query)? }).await??;
+pub(crate) async fn forget(api: &Api, from: &Requester, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
+    api.driver.ask(&from.caller, Forget { identity: query_identity(query, &from.names)? }).await??;
     Ok(no_content())
 }
 
-fn query_identity(query: &Query<'_>) -> Result<Identity, ApiError> {
+fn query_identity(query: &Query<'_>, names: &Names) -> Result<Identity, ApiError> {
     let scope = ScopeFields::from_query(query)?;
-    identity(query.text("tenant_id")?, Some(&scope), query.text("key")?, &ConnectionNames::default())
+    identity(query.text("tenant_id")?, Some(&scope), query.text("key")?, names)
 }
 
 fn write_grant(out: &mut Json, grant: &Grant, clock: &WallClock, status_name: &str) {

@@ -3,23 +3,21 @@
 use std::collections::BTreeMap;
 
 use driftq_core::command::Produce;
-use driftq_core::types::{Deadline, Envelope, Millis, PartitionId, Priority, RetryPolicy, Text, Timestamp, TopicName};
+use driftq_core::types::{Deadline, Envelope, Millis, PartitionId, Priority, RetryPolicy, Text, Timestamp};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::{Fields, Str, millis, non_empty, object, required, timestamp};
 use super::head::RequestHead;
-use super::plain_json::{read_plain, set};
+use super::plain_json::{Plain, PlainReader, plain_object, read_plain};
 use super::query::Query;
+use super::requester::Names;
+use crate::traceparent::TraceParent;
 use crate::{base64, rfc3339};
 
-/// Longest trace context that is stored, in bytes.
-const TRACE_BYTES_MAX: usize = 256;
-
 /// A message to produce: the body of a produce, a line of a batch, an output of a step.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProduceFields<'a> {
     #[serde(borrow)]
@@ -34,6 +32,8 @@ pub(crate) struct ProduceFields<'a> {
     #[serde(borrow, default, deserialize_with = "object")]
     envelope: Option<Box<EnvelopeFields<'a>>>,
 }
+
+plain_object!(ProduceFields<'a> { topic, key, value, value_base64, envelope });
 
 /// The metadata of a message.
 #[derive(Debug, Default, Deserialize)]
@@ -63,6 +63,11 @@ pub(crate) struct EnvelopeFields<'a> {
     labels: Option<Labels>,
 }
 
+plain_object!(EnvelopeFields<'a> {
+    run_id, step_id, parent_step_id, tenant_id, idempotency_key, target_topic, partition_override, deadline, retry_policy,
+    priority, delay_ms, deliver_at, labels,
+});
+
 /// A retry policy; an absent field means no limit or no delay.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,9 +77,22 @@ pub(crate) struct RetryFields {
     max_backoff_ms: Option<u64>,
 }
 
+plain_object!(RetryFields { max_attempts, backoff_ms, max_backoff_ms });
+
 /// A map of texts without repeated keys.
 #[derive(Debug)]
 pub(crate) struct Labels(BTreeMap<Text, Text>);
+
+impl Plain<'_> for Labels {
+    fn read(reader: &mut PlainReader<'_>) -> Option<Self> {
+        let mut labels = BTreeMap::new();
+        reader.object(|name, reader| {
+            let before = labels.insert(Text::from(name), Text::from(reader.text()?));
+            before.is_none().then_some(())
+        })?;
+        Some(Self(labels))
+    }
+}
 
 impl<'de> Deserialize<'de> for Labels {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -105,7 +123,7 @@ impl<'de> Deserialize<'de> for Labels {
 pub(crate) struct MessageHeaders<'a> {
     /// `Idempotency-Key`.
     pub(crate) idempotency_key: Option<&'a str>,
-    /// `traceparent`.
+    /// `traceparent`. One that is invalid is ignored, as the W3C recommendation requires.
     pub(crate) trace: Option<&'a str>,
 }
 
@@ -117,18 +135,9 @@ impl<'a> MessageHeaders<'a> {
         }
         let key = head.idempotency_key.map(|key| std::str::from_utf8(key.as_bytes()));
         let idempotency_key = key.transpose().map_err(|_| ApiError::invalid("the Idempotency-Key is not UTF-8"))?;
-        let trace = head.traceparent.and_then(|trace| trace.to_str().ok()).filter(|trace| is_trace(trace));
-        Ok(Self { idempotency_key, trace })
+        let trace = head.trace().and_then(|trace| trace.to_str().ok());
+        Ok(Self { idempotency_key, trace: trace.filter(|trace| TraceParent::parse(trace).is_some()) })
     }
-}
-
-/// Whether a `traceparent` is well-formed. A malformed one is ignored, as the W3C recommendation requires.
-fn is_trace(text: &str) -> bool {
-    let hex = |part: &str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let parts: Vec<&str> = text.splitn(4, '-').collect();
-    let [version, trace, parent, flags] = parts[..] else { return false };
-    let lengths = (version.len(), trace.len(), parent.len(), flags.len().min(2)) == (2, 32, 16, 2);
-    lengths && hex(version) && hex(trace) && hex(parent) && hex(&flags[..2]) && text.len() <= TRACE_BYTES_MAX
 }
 
 impl<'a> Fields<'a> for ProduceFields<'a> {
@@ -171,28 +180,13 @@ impl<'a> Fields<'a> for ProduceFields<'a> {
     }
 
     fn from_plain(text: &'a str) -> Option<Self> {
-        let mut fields = Self { topic: None, key: None, value: None, value_base64: None, envelope: None };
-        read_plain(text, |name, value| {
-            let field = match name {
-                b"topic" => &mut fields.topic,
-                b"key" => &mut fields.key,
-                b"value" => &mut fields.value,
-                b"value_base64" => &mut fields.value_base64,
-                _ => return None,
-            };
-            set(field, value.text()?.into())
-        })?;
-        Some(fields)
+        read_plain(text)
     }
 }
 
 impl ProduceFields<'_> {
     /// The produce command.
-    pub(crate) fn into_produce(
-        self,
-        names: &ConnectionNames,
-        headers: MessageHeaders<'_>,
-    ) -> Result<Box<Produce>, ApiError> {
+    pub(crate) fn into_produce(self, names: &Names, headers: MessageHeaders<'_>) -> Result<Box<Produce>, ApiError> {
         let topic = names.produced_to(&required("topic", self.topic)?)?;
         let decoded;
         let value = match (&self.value, &self.value_base64) {
@@ -211,7 +205,9 @@ impl ProduceFields<'_> {
         let key = self.key.as_deref().unwrap_or_default().as_bytes();
         let mut produce = Box::new(Produce::new(topic, key, value));
         if let Some(envelope) = self.envelope {
-            (produce.envelope, produce.delay) = envelope.into_envelope()?;
+            (produce.envelope, produce.delay) = envelope.into_envelope(names)?;
+        } else {
+            produce.envelope.tenant_id = names.tenant_text(None)?.map(Text::from);
         }
         if let Some(key) = headers.idempotency_key.filter(|key| !key.is_empty()) {
             match &produce.envelope.idempotency_key {
@@ -228,8 +224,8 @@ impl ProduceFields<'_> {
 }
 
 impl EnvelopeFields<'_> {
-    fn into_envelope(self) -> Result<(Envelope, Option<Millis>), ApiError> {
-        let name = |text: Str<'_>| TopicName::new(&text);
+    fn into_envelope(self, names: &Names) -> Result<(Envelope, Option<Millis>), ApiError> {
+        let name = |text: Str<'_>| names.rare_topic(&text);
         let priority = |level: u64| {
             let level = u8::try_from(level).ok().and_then(Priority::new);
             level.ok_or_else(|| ApiError::invalid("priority must be 0 to 9"))
@@ -251,7 +247,7 @@ impl EnvelopeFields<'_> {
             run_id: non_empty(self.run_id),
             step_id: non_empty(self.step_id),
             parent_step_id: non_empty(self.parent_step_id),
-            tenant_id: non_empty(self.tenant_id),
+            tenant_id: names.tenant_text(self.tenant_id.as_deref())?.map(Text::from),
             idempotency_key: non_empty(self.idempotency_key),
             target_topic: self.target_topic.filter(|text| !text.trim().is_empty()).map(name).transpose()?,
             partition_override: self.partition_override.map(partition).transpose()?,

@@ -1,5 +1,5 @@
-//! A fast reader of plain JSON objects, as most requests are: texts without escapes, natural numbers, no line breaks or
-//! tabs.
+//! A fast reader of plain JSON objects, as most requests are: texts without escapes, natural numbers, booleans, nested
+//! objects and lists of these, no line breaks or tabs.
 //!
 //! It reads a subset. Whatever is not in it, malformed JSON included, is left to the general parser, which decides and
 //! explains; so what this reader accepts must mean the same there.
@@ -8,80 +8,132 @@ use crate::byte_search::{find, has_control_or};
 
 /// The longest number in digits that is read; it fits 64 bits.
 const DIGITS_MAX: usize = 19;
+/// How deep the objects and lists of a value that is kept as it was written may be nested.
+const RAW_DEPTH_MAX: usize = 16;
 
-/// The value of a plain field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PlainValue<'a> {
-    /// A text without escapes.
-    Text(&'a str),
-    /// A natural number.
-    Number(u64),
+/// A type that can be read from plain JSON.
+pub(super) trait Plain<'a>: Sized {
+    /// Reads a value; `None` if it is not plain, or of another type.
+    fn read(reader: &mut PlainReader<'a>) -> Option<Self>;
 }
 
-impl<'a> PlainValue<'a> {
-    /// The text, if it is one.
-    pub(super) fn text(self) -> Option<&'a str> {
-        match self {
-            Self::Text(text) => Some(text),
-            Self::Number(_) => None,
+/// Implements [`Plain`] for a type whose fields, all of them optional, are those of an object. Unknown and repeated
+/// fields are not plain.
+macro_rules! plain_object {
+    ($name:ty { $($field:ident),* $(,)? }) => {
+        impl<'a> $crate::http::plain_json::Plain<'a> for $name {
+            fn read(reader: &mut $crate::http::plain_json::PlainReader<'a>) -> Option<Self> {
+                let mut fields = Self::default();
+                reader.object(|name, reader| match name {
+                    $(stringify!($field) => reader.set(&mut fields.$field),)*
+                    _ => None,
+                })?;
+                Some(fields)
+            }
         }
-    }
-
-    /// The number, if it is one that fits.
-    pub(super) fn number<N: TryFrom<u64>>(self) -> Option<N> {
-        match self {
-            Self::Text(_) => None,
-            Self::Number(number) => N::try_from(number).ok(),
-        }
-    }
+    };
 }
+pub(super) use plain_object;
 
-/// Reads the fields of an object, which is all that `text` holds, and passes each to `field` with its name. Returns
-/// `None` if the object is not plain, or `field` returned `None`.
+/// Reads the value that is all `text` holds; `None` if it is not plain.
 #[inline]
-pub(super) fn read_plain<'a>(
-    text: &'a str,
-    mut field: impl FnMut(&'a [u8], PlainValue<'a>) -> Option<()>,
-) -> Option<()> {
+pub(super) fn read_plain<'a, T: Plain<'a>>(text: &'a str) -> Option<T> {
     let text = text.trim_matches([' ', '\t', '\n', '\r']);
     if has_control_or(text.as_bytes(), [b'\\']) {
         return None;
     }
-    let mut reader = Reader { text, at: 0 };
-    reader.expect(b'{')?;
-    loop {
-        reader.skip_space();
-        let name = reader.text()?;
-        reader.skip_space();
-        reader.expect(b':')?;
-        reader.skip_space();
-        let value = match reader.peek()? {
-            b'"' => PlainValue::Text(reader.text()?),
-            _ => PlainValue::Number(reader.number()?),
-        };
-        field(name.as_bytes(), value)?;
-        reader.skip_space();
-        match reader.next()? {
-            b',' => {}
-            b'}' => break,
-            _ => return None,
-        }
-    }
-    (reader.at == text.len()).then_some(())
+    let mut reader = PlainReader { text, at: 0 };
+    let value = T::read(&mut reader)?;
+    (reader.at == text.len()).then_some(value)
 }
 
-/// Sets a field that must not be set yet, else returns `None`.
-#[inline]
-pub(super) fn set<T>(field: &mut Option<T>, value: T) -> Option<()> {
-    field.replace(value).is_none().then_some(())
-}
-
-struct Reader<'a> {
+/// A text without control characters and escapes, which is read from the front.
+pub(super) struct PlainReader<'a> {
     text: &'a str,
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> PlainReader<'a> {
+    /// Reads an object: `field` reads the value of each field, whose name it is given.
+    #[inline]
+    pub(super) fn object(&mut self, mut field: impl FnMut(&'a str, &mut Self) -> Option<()>) -> Option<()> {
+        self.items(b'{', b'}', |reader| {
+            let name = reader.text()?;
+            reader.skip_space();
+            reader.expect(b':')?;
+            reader.skip_space();
+            field(name, reader)
+        })
+    }
+
+    /// Reads a field that must not be set yet.
+    #[inline]
+    pub(super) fn set<T: Plain<'a>>(&mut self, field: &mut Option<T>) -> Option<()> {
+        if field.is_some() {
+            return None;
+        }
+        *field = Some(T::read(self)?);
+        Some(())
+    }
+
+    /// A text in quotes.
+    #[inline]
+    pub(super) fn text(&mut self) -> Option<&'a str> {
+        self.expect(b'"')?;
+        let len = find(self.text.as_bytes().get(self.at..)?, b'"')?;
+        let text = self.text.get(self.at..self.at + len)?;
+        self.at += len + 1;
+        Some(text)
+    }
+
+    /// A value as it is written, unless it is `null`.
+    pub(super) fn raw(&mut self) -> Option<&'a str> {
+        let start = self.at;
+        match self.peek()? {
+            b'n' => None,
+            _ => {
+                self.skip_value(RAW_DEPTH_MAX)?;
+                self.text.get(start..self.at)
+            }
+        }
+    }
+
+    fn skip_value(&mut self, depth_max: usize) -> Option<()> {
+        match self.peek()? {
+            b'"' => self.text().map(drop),
+            b'{' => {
+                let depth_max = depth_max.checked_sub(1)?;
+                self.object(|_, reader| reader.skip_value(depth_max))
+            }
+            b'[' => {
+                let depth_max = depth_max.checked_sub(1)?;
+                self.items(b'[', b']', |reader| reader.skip_value(depth_max))
+            }
+            b'n' => self.literal("null"),
+            b't' | b'f' => self.flag().map(drop),
+            _ => self.number().map(drop),
+        }
+    }
+
+    /// Items with commas between them.
+    #[inline]
+    fn items(&mut self, open: u8, close: u8, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        self.expect(open)?;
+        self.skip_space();
+        if self.peek()? == close {
+            self.at += 1;
+            return Some(());
+        }
+        loop {
+            item(self)?;
+            self.skip_space();
+            match self.next()? {
+                b',' => self.skip_space(),
+                byte => return (byte == close).then_some(()),
+            }
+        }
+    }
+
     #[inline]
     fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
@@ -106,14 +158,17 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A text in quotes.
-    #[inline]
-    fn text(&mut self) -> Option<&'a str> {
-        self.expect(b'"')?;
-        let len = find(self.text.as_bytes().get(self.at..)?, b'"')?;
-        let text = self.text.get(self.at..self.at + len)?;
-        self.at += len + 1;
-        Some(text)
+    fn literal(&mut self, literal: &str) -> Option<()> {
+        let is_next = self.text.as_bytes()[self.at..].starts_with(literal.as_bytes());
+        self.at += literal.len();
+        is_next.then_some(())
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.peek()? {
+            b't' => self.literal("true").map(|()| true),
+            _ => self.literal("false").map(|()| false),
+        }
     }
 
     fn number(&mut self) -> Option<u64> {
@@ -135,93 +190,52 @@ impl<'a> Reader<'a> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::Value;
-
-    use super::*;
-
-    fn read(text: &str) -> Option<Vec<(String, Value)>> {
-        let mut fields = Vec::new();
-        read_plain(text, |name, value| {
-            let value = match value {
-                PlainValue::Text(text) => Value::from(text),
-                PlainValue::Number(number) => Value::from(number),
-            };
-            fields.push((String::from_utf8(name.to_vec()).expect("names are UTF-8"), value));
-            Some(())
-        })?;
-        Some(fields)
-    }
-
-    #[test]
-    fn plain_objects_are_read() {
-        let read =
-            read(" {\"a\" : \"x y\", \"b\":\"\", \"é\":\"ü\",\"n\":0,\"m\" : 1234567890123456789 }\r\n").unwrap();
-        let expected = [("a", "x y".into()), ("b", "".into()), ("é", "ü".into()), ("n", 0.into())];
-        let expected = expected.into_iter().chain([("m", Value::from(1_234_567_890_123_456_789_u64))]);
-        assert_eq!(read, expected.map(|(name, value)| (name.to_owned(), value)).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn whatever_is_not_plain_is_left_to_the_general_parser() {
-        let others = [
-            "",
-            "{",
-            "{}",
-            "[]",
-            "{\"a\"}",
-            "{\"a\":}",
-            "{\"a\":1",
-            "{\"a\":1,}",
-            "{\"a\":1}x",
-            "{a:1}",
-            "{\"a\":01}",
-            "{\"a\":-1}",
-            "{\"a\":1.0}",
-            "{\"a\":1e3}",
-            "{\"a\":12345678901234567890}",
-            "{\"a\":null}",
-            "{\"a\":true}",
-            "{\"a\":\"\\n\"}",
-            "{\"a\":\"\\\"\"}",
-            "{\"\\u0061\":1}",
-            "{\"a\":\"\u{1}\"}",
-            "{\"a\":\"\n\"}",
-            "{\"a\":[]}",
-            "{\"a\":{}}",
-            "{\"a\":\"x}",
-            "{\"a\":1 \"b\":2}",
-            "{,\"a\":1}",
-            "\u{feff}{\"a\":1}",
-            "{\"a\":\"x\"\u{a0}}",
-            "{\"a\":\t1}",
-            "\u{c}{\"a\":1}",
-        ];
-        for other in others {
-            assert_eq!(read(other), None, "{other}");
-        }
-    }
-
-    /// Whatever is read means the same to the general parser; tried with every object of up to six pieces.
-    #[test]
-    fn what_is_read_means_the_same_to_the_general_parser() {
-        const PIECES: [&str; 11] = ["\"a\"", "\"b\"", "\"\\\"", "\"\"", ":", ",", "10", "01", "1.5", " ", "\u{1}"];
-        let mut read_count = 0;
-        for number in 0..PIECES.len().pow(6) {
-            let digits = (0..6).scan(number, |rest, _| {
-                let digit = *rest % PIECES.len();
-                *rest /= PIECES.len();
-                Some(digit)
-            });
-            let inner: String = digits.map(|digit| PIECES[digit]).collect();
-            let text = format!("{{{inner}}}");
-            let Some(fields) = read(&text) else { continue };
-            read_count += 1;
-            let general: serde_json::Map<String, Value> = serde_json::from_str(&text).expect("it is JSON");
-            let last: serde_json::Map<String, Value> = fields.into_iter().collect();
-            assert_eq!(last, general, "{text}");
-        }
-        assert!(read_count > 100, "only {read_count} of them are plain");
+impl Plain<'_> for bool {
+    fn read(reader: &mut PlainReader<'_>) -> Option<Self> {
+        reader.flag()
     }
 }
+
+impl Plain<'_> for u64 {
+    fn read(reader: &mut PlainReader<'_>) -> Option<Self> {
+        reader.number()
+    }
+}
+
+impl Plain<'_> for u32 {
+    fn read(reader: &mut PlainReader<'_>) -> Option<Self> {
+        reader.number()?.try_into().ok()
+    }
+}
+
+impl Plain<'_> for i64 {
+    fn read(reader: &mut PlainReader<'_>) -> Option<Self> {
+        reader.number()?.try_into().ok()
+    }
+}
+
+impl Plain<'_> for String {
+    fn read(reader: &mut PlainReader<'_>) -> Option<Self> {
+        reader.text().map(str::to_owned)
+    }
+}
+
+impl<'a, T: Plain<'a>> Plain<'a> for Box<T> {
+    fn read(reader: &mut PlainReader<'a>) -> Option<Self> {
+        T::read(reader).map(Box::new)
+    }
+}
+
+impl<'a, T: Plain<'a>> Plain<'a> for Vec<T> {
+    fn read(reader: &mut PlainReader<'a>) -> Option<Self> {
+        let mut all = Vec::new();
+        reader.items(b'[', b']', |reader| {
+            all.push(T::read(reader)?);
+            Some(())
+        })?;
+        Some(all)
+    }
+}
+
+#[cfg(test)]
+mod tests;

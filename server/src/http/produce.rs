@@ -9,15 +9,16 @@ use hyper::StatusCode;
 
 use super::api::Api;
 use super::body_budget::BodyBytes;
-use super::connection_names::ConnectionNames;
 use super::error::ApiError;
 use super::fields::parse;
 use super::head::RequestHead;
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::query::Query;
+use super::requester::{Names, Requester};
 use super::response::{ApiResponse, json};
 use crate::driver::Unready;
 use crate::json::Json;
+use crate::otlp::OpenSpan;
 use crate::router::{Company, RouteRequest, RouterFailure};
 
 /// Parses the request.
@@ -25,13 +26,21 @@ pub(crate) fn parse_request(
     body: &[u8],
     query: &Query<'_>,
     head: &RequestHead<'_>,
-    names: &ConnectionNames,
+    names: &Names,
 ) -> Result<Box<Produce>, ApiError> {
     parse::<ProduceFields<'_>>(body, query)?.into_produce(names, MessageHeaders::of(head)?)
 }
 
 /// Routes and stores a message.
-pub(crate) async fn produce(api: &Rc<Api>, mut produce: Box<Produce>) -> Result<ApiResponse, ApiError> {
+pub(crate) async fn produce(
+    api: &Rc<Api>,
+    from: &Requester,
+    mut produce: Box<Produce>,
+    span: Option<&OpenSpan>,
+) -> Result<ApiResponse, ApiError> {
+    if let Some(span) = span {
+        span.topic(&produce.topic);
+    }
     let mut failure = None;
     if !api.router.is_empty() {
         (produce, failure) = route(Rc::clone(api), produce, Company::Alone).await?;
@@ -43,8 +52,11 @@ pub(crate) async fn produce(api: &Rc<Api>, mut produce: Box<Produce>) -> Result<
         api.driver.wait_for_log_room(bytes).await;
     }
     let topic = produce.topic.clone();
-    let at = api.driver.ask(produce).await??;
+    let at = api.driver.ask(&from.caller, produce).await??;
     api.metrics.count_routed(at.router);
+    if let Some(span) = span {
+        span.message(at.partition, at.offset);
+    }
     let mut out = Json::object();
     out.plain("status", "produced");
     write_produced(&mut out, &topic, &at, failure);

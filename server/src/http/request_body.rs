@@ -17,6 +17,8 @@ use crate::config::HttpSettings;
 
 /// How much of a refused body is still received and dropped.
 const DRAIN_BYTES_MAX: u64 = 64 << 20;
+/// The same of a client that is not known.
+const UNKNOWN_DRAIN_BYTES_MAX: u64 = 256 << 10;
 /// For how long.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -150,14 +152,23 @@ impl RequestBody {
         self.refuse(ApiError::too_large(format!("the body may have at most {max} bytes")))
     }
 
+    /// Refuses a body of which nothing was read, from a client that is not known: little is received and dropped.
+    pub(crate) fn refuse_unread(self, error: ApiError) -> ApiError {
+        self.drain(UNKNOWN_DRAIN_BYTES_MAX);
+        error.closing()
+    }
+
     /// Refuses a body before its end. Many clients read the response only after they have sent everything, and closing
     /// the connection at once would reset it, so the rest is received and dropped for a while.
-    fn refuse(mut self, error: ApiError) -> ApiError {
+    fn refuse(self, error: ApiError) -> ApiError {
+        self.drain(DRAIN_BYTES_MAX);
+        error.closing()
+    }
+
+    fn drain(mut self, bytes_max: u64) {
         tokio::task::spawn_local(async move {
-            let drain =
-                async { while self.received < DRAIN_BYTES_MAX && matches!(self.next_chunk().await, Ok(Some(_))) {} };
+            let drain = async { while self.received < bytes_max && matches!(self.next_chunk().await, Ok(Some(_))) {} };
             let _ = timeout(DRAIN_TIME_MAX, drain).await;
         });
-        error.closing()
     }
 }

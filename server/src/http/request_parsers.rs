@@ -4,7 +4,6 @@ use driftq_core::Command;
 use driftq_core::command::Ack;
 
 use super::claim_fields::{AckCumulativeFields, AckFields, ExtendFields, NackFields};
-use super::connection_names::ConnectionNames;
 use super::consume::ConsumeFields;
 use super::dlq::RedriveFields;
 use super::error::ApiError;
@@ -13,6 +12,7 @@ use super::groups::{ExpireFields, GroupFields, SeekFields};
 use super::head::RequestHead;
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::query::Query;
+use super::requester::Names;
 use super::topics::TopicFields;
 use super::{complete, effect_list, idempotency, produce};
 
@@ -48,7 +48,7 @@ pub struct ParsedRequest {
 
 /// Parses the request with this number in [`REQUESTS`], modulo their count.
 pub(crate) fn parse_request(number: usize, body: &[u8], query: Option<&str>) -> Result<ParsedRequest, ApiError> {
-    let (query, names) = (Query::parse(query)?, ConnectionNames::default());
+    let (query, names) = (Query::parse(query)?, Names::default());
     Ok(match REQUESTS[number % REQUESTS.len()] {
         "produce" => command(Command::Produce(produce::parse_request(body, &query, &RequestHead::default(), &names)?)),
         "ack" => command(Command::Ack(Ack(parse::<AckFields<'_>>(body, &query)?.claim(&names)?))),
@@ -65,14 +65,14 @@ pub(crate) fn parse_request(number: usize, body: &[u8], query: Option<&str>) -> 
         "seek" => fields::<SeekFields<'_>>(body, &query)?,
         "ack_cumulative" => command(parse::<AckCumulativeFields<'_>>(body, &query)?.ack(&names)?.into()),
         "expire" => fields::<ExpireFields<'_>>(body, &query)?,
-        "list" => command(effect_list::parse_request(&query)?.into()),
+        "list" => command(effect_list::parse_request(&query, &names)?.into()),
         _ => fields::<RedriveFields<'_>>(body, &query)?,
     })
 }
 
 /// Parses a line of a batch of acks or of produces.
 pub(crate) fn parse_line(acks: bool, line: &[u8]) -> Result<Command, ApiError> {
-    let names = ConnectionNames::default();
+    let names = Names::default();
     match acks {
         true => Ok(Command::Ack(Ack(from_plain_json::<AckFields<'_>>(line)?.claim(&names)?))),
         false => Ok(Command::Produce(

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{
+    ALLOW, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use hyper::{Response, StatusCode};
 
 use super::error::ApiError;
@@ -53,6 +55,10 @@ impl ApiResponse {
         Self { status, content_type, body, extra_headers: Vec::new(), close_connection: false }
     }
 
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
     /// Bytes of memory that its body uses, if it is known as a whole.
     pub(super) fn owned_bytes(&self) -> usize {
         self.body.owned_bytes()
@@ -87,6 +93,9 @@ impl From<ApiError> for ApiResponse {
         }
         if let Some(allow) = error.allow {
             response.extra_headers.push((ALLOW, HeaderValue::from_static(allow)));
+        }
+        if error.status == StatusCode::UNAUTHORIZED {
+            response.extra_headers.push((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
         }
         response.close_connection = error.close_connection;
         response

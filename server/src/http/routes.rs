@@ -5,6 +5,7 @@ use hyper::Method;
 use percent_encoding::percent_decode_str;
 
 use super::error::ApiError;
+use crate::endpoint::Endpoint;
 
 /// An operation of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +15,7 @@ pub(crate) enum Route {
     Version,
     Config,
     Digest,
+    Chaos,
     OpenApi,
     Metrics,
     ListTopics,
@@ -46,12 +48,83 @@ pub(crate) enum Route {
     GetEffect,
     ForgetEffect,
     ListEffects,
+    CreateKey,
+    ListKeys,
+    RevokeKey,
+    /// The id as it stands in the path.
+    RevokeKeyById(String),
+    BindKey,
+    CreateTenant,
+    ListTenants,
+    DeleteTenant,
+    ListAudit,
 }
 
 impl Route {
     /// Whether it only reads and its answer may have megabytes.
     pub(crate) fn has_large_answer(&self) -> bool {
-        matches!(self, Self::Peek | Self::ListTopics | Self::DescribeTopic(_) | Self::ListGroups)
+        matches!(
+            self,
+            Self::Peek
+                | Self::ListTopics
+                | Self::DescribeTopic(_)
+                | Self::ListGroups
+                | Self::ListKeys
+                | Self::ListAudit
+        )
+    }
+
+    /// What metrics and spans call it, and the permission that it needs.
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        match self {
+            Self::Healthz => Endpoint::Healthz,
+            Self::Readyz => Endpoint::Readyz,
+            Self::Version => Endpoint::Version,
+            Self::Config => Endpoint::Config,
+            Self::Digest => Endpoint::Digest,
+            Self::Chaos => Endpoint::Chaos,
+            Self::OpenApi => Endpoint::OpenApi,
+            Self::Metrics => Endpoint::Metrics,
+            Self::ListTopics => Endpoint::ListTopics,
+            Self::CreateTopic => Endpoint::CreateTopic,
+            Self::DescribeTopic(_) => Endpoint::DescribeTopic,
+            Self::ChangeTopic(_) => Endpoint::ChangeTopic,
+            Self::DeleteTopic(_) => Endpoint::DeleteTopic,
+            Self::PurgeTopic(_) => Endpoint::PurgeTopic,
+            Self::Produce => Endpoint::Produce,
+            Self::Consume => Endpoint::Consume,
+            Self::Ack => Endpoint::Ack,
+            Self::AckCumulative => Endpoint::AckCumulative,
+            Self::Nack => Endpoint::Nack,
+            Self::Extend => Endpoint::Extend,
+            Self::Release => Endpoint::Release,
+            Self::ListGroups => Endpoint::ListGroups,
+            Self::CreateGroup => Endpoint::CreateGroup,
+            Self::DeleteGroup => Endpoint::DeleteGroup,
+            Self::Seek => Endpoint::Seek,
+            Self::Pause => Endpoint::Pause,
+            Self::Resume => Endpoint::Resume,
+            Self::ExpireLease => Endpoint::ExpireLease,
+            Self::Peek => Endpoint::Peek,
+            Self::Redrive => Endpoint::Redrive,
+            Self::Complete => Endpoint::Complete,
+            Self::Begin => Endpoint::Begin,
+            Self::Finish => Endpoint::Finish,
+            Self::Reacquire => Endpoint::Reacquire,
+            Self::Renew => Endpoint::Renew,
+            Self::GetEffect => Endpoint::GetEffect,
+            Self::ForgetEffect => Endpoint::ForgetEffect,
+            Self::ListEffects => Endpoint::ListEffects,
+            Self::CreateKey => Endpoint::CreateKey,
+            Self::ListKeys => Endpoint::ListKeys,
+            Self::RevokeKey => Endpoint::RevokeKey,
+            Self::RevokeKeyById(_) => Endpoint::RevokeKeyById,
+            Self::BindKey => Endpoint::BindKey,
+            Self::CreateTenant => Endpoint::CreateTenant,
+            Self::ListTenants => Endpoint::ListTenants,
+            Self::DeleteTenant => Endpoint::DeleteTenant,
+            Self::ListAudit => Endpoint::ListAudit,
+        }
     }
 
     /// The route of this method and path.
@@ -77,6 +150,7 @@ impl Route {
             "/v1/version" => get(Self::Version),
             "/v1/config" => get(Self::Config),
             "/v1/digest" => get(Self::Digest),
+            "/v1/chaos" => get(Self::Chaos),
             "/v1/openapi.json" => get(Self::OpenApi),
             "/metrics" => get(Self::Metrics),
             "/v1/peek" => get(Self::Peek),
@@ -85,6 +159,8 @@ impl Route {
             "/v1/groups/pause" => post(Self::Pause),
             "/v1/groups/resume" => post(Self::Resume),
             "/v1/groups/expire" => post(Self::ExpireLease),
+            "/v1/keys/bind" => post(Self::BindKey),
+            "/v1/audit" => get(Self::ListAudit),
             "/v1/topics" => match *method {
                 Method::GET => Ok(Self::ListTopics),
                 Method::POST => Ok(Self::CreateTopic),
@@ -101,7 +177,25 @@ impl Route {
                 Method::DELETE => Ok(Self::ForgetEffect),
                 _ => Err(ApiError::method_not_allowed("GET, DELETE")),
             },
+            "/v1/keys" => match *method {
+                Method::GET => Ok(Self::ListKeys),
+                Method::POST => Ok(Self::CreateKey),
+                Method::DELETE => Ok(Self::RevokeKey),
+                _ => Err(ApiError::method_not_allowed("GET, POST, DELETE")),
+            },
+            "/v1/tenants" => match *method {
+                Method::GET => Ok(Self::ListTenants),
+                Method::POST => Ok(Self::CreateTenant),
+                Method::DELETE => Ok(Self::DeleteTenant),
+                _ => Err(ApiError::method_not_allowed("GET, POST, DELETE")),
+            },
             other => {
+                if let Some(id) = other.strip_prefix("/v1/keys/").filter(|id| !id.is_empty() && !id.contains('/')) {
+                    return match *method {
+                        Method::DELETE => Ok(Self::RevokeKeyById(id.to_owned())),
+                        _ => Err(ApiError::method_not_allowed("DELETE")),
+                    };
+                }
                 let mut of_topic = other.strip_prefix("/v1/topics/").into_iter().flat_map(|path| path.split('/'));
                 match (of_topic.next().filter(|name| !name.is_empty()), of_topic.next(), of_topic.next()) {
                     (Some(name), None, _) => Self::topic(method, name),
@@ -140,6 +234,11 @@ mod tests {
     const METHODS: [Method; 7] =
         [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD, Method::OPTIONS];
 
+    /// A path of a template.
+    fn filled(template: &str) -> String {
+        template.replace("{topic}", "orders").replace("{id}", "0123456789ab")
+    }
+
     /// The methods of each path in the OpenAPI document.
     fn documented() -> Vec<(String, BTreeSet<String>)> {
         let document: serde_json::Value = serde_json::from_str(crate::openapi::document()).expect("JSON");
@@ -148,7 +247,7 @@ mod tests {
             let names = METHODS.iter().map(|method| method.as_str().to_ascii_lowercase());
             names.filter(|name| item.get(name).is_some()).map(|name| name.to_ascii_uppercase()).collect()
         };
-        paths.iter().map(|(path, item)| (path.replace("{topic}", "orders"), methods(item))).collect()
+        paths.iter().map(|(path, item)| (filled(path), methods(item))).collect()
     }
 
     #[test]
@@ -179,6 +278,7 @@ mod tests {
             "/v1/healthz",
             "/v1/readyz",
             "/v1/digest",
+            "/v1/chaos",
             "/v1/version",
             "/v1/config",
             "/v1/openapi.json",
@@ -201,8 +301,22 @@ mod tests {
             "/v1/idempotency/finish",
             "/v1/idempotency/reacquire",
             "/v1/idempotency/renew",
+            "/v1/keys",
+            "/v1/keys/0123456789ab",
+            "/v1/keys/bind",
+            "/v1/tenants",
+            "/v1/audit",
         ];
         assert_eq!(documented, routes.map(str::to_owned).into());
+    }
+
+    #[test]
+    fn endpoint_of_a_route_has_its_method_and_path() {
+        for endpoint in Endpoint::ALL.iter().filter(|endpoint| **endpoint != Endpoint::Unknown) {
+            let method = Method::from_bytes(endpoint.method().as_bytes()).expect("a method");
+            let route = Route::of(&method, &filled(endpoint.path())).expect("a route");
+            assert_eq!(route.endpoint(), *endpoint);
+        }
     }
 
     #[test]
@@ -221,6 +335,8 @@ mod tests {
             "/produce",
             "/V1/produce",
             "/v2/topics",
+            "/v1/keys/",
+            "/v1/keys/a/b",
         ] {
             assert_eq!(Route::of(&Method::GET, path).map_err(|error| error.code), Err("NOT_FOUND"), "{path}");
         }

@@ -1,30 +1,50 @@
 //! A socket on which the peer may close its side after a request and still get the response.
 //!
-//! Hyper takes the end of input for the end of the connection, even while a response is pending. For a stream that is
-//! right, as its client has disconnected. For any other response it is not: a client may half-close after its request.
-//! So while such a response is pending, the end of input is kept from hyper.
+//! Hyper takes the end of input for the end of the connection where it reads a request. While a response is pending
+//! that is wrong: a client may half-close after its request. So the end of input is kept from hyper then.
+//!
+//! Once it has a request, hyper reads nothing before the response is complete (`half_close`): the next read finds the
+//! memory of the request free for reuse (measured: `docs/performance.md`). So where it matters that the client is gone,
+//! the socket looks for the end of input itself: on behalf of a stream, which ends with its client, and of other
+//! requests that may take long.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::timeouts::ConnectionHandle;
-use super::unsent::Unsent;
+use super::transport::Transport;
 
-/// A TCP socket that hides the end of input while a response is pending.
+/// A connection's transport that hides the end of input while a response is pending.
 #[derive(Debug)]
 pub(super) struct Socket {
-    tcp: TcpStream,
+    transport: Transport,
     connection: ConnectionHandle,
-    unsent: Unsent,
 }
 
 impl Socket {
-    pub(super) fn new(tcp: TcpStream, connection: ConnectionHandle, unsent: Unsent) -> Self {
-        Self { tcp, connection, unsent }
+    pub(super) fn new(transport: Transport, connection: ConnectionHandle) -> Self {
+        Self { transport, connection }
+    }
+
+    /// Looks whether the peer has closed its side, which ends a stream. A further request in front of the end hides it.
+    fn look_for_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if !self.connection.is_peer_closed() {
+            match self.transport.poll_peek(context)? {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(0) => self.connection.set_peer_closed(),
+                Poll::Ready(_) => {
+                    self.connection.unwatch_peer();
+                    return Ok(());
+                }
+            }
+        }
+        match self.connection.is_response_pending() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
     }
 }
 
@@ -36,7 +56,7 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         if !self.connection.is_peer_closed() {
             let before = buffer.filled().len();
-            ready!(Pin::new(&mut self.tcp).poll_read(context, buffer))?;
+            ready!(Pin::new(&mut self.transport).poll_read(context, buffer))?;
             if buffer.filled().len() > before || buffer.remaining() == 0 {
                 return Poll::Ready(Ok(()));
             }
@@ -49,19 +69,21 @@ impl AsyncRead for Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.tcp).poll_write(context, bytes);
-        self.unsent.on_write(written.is_ready());
-        written
+        Pin::new(&mut self.transport).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Hyper flushes once its buffer is empty.
-        self.unsent.on_flush();
-        Pin::new(&mut self.tcp).poll_flush(context)
+        if self.connection.is_peer_watched() {
+            self.look_for_end(context)?;
+        }
+        // Hyper flushes once its buffer is empty; that of TLS is empty once it is flushed.
+        ready!(Pin::new(&mut self.transport).poll_flush(context))?;
+        self.transport.unsent().on_flush();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_shutdown(context)
+        Pin::new(&mut self.transport).poll_shutdown(context)
     }
 
     fn poll_write_vectored(
@@ -69,12 +91,10 @@ impl AsyncWrite for Socket {
         context: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.tcp).poll_write_vectored(context, pieces);
-        self.unsent.on_write(written.is_ready());
-        written
+        Pin::new(&mut self.transport).poll_write_vectored(context, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.tcp.is_write_vectored()
+        self.transport.is_write_vectored()
     }
 }

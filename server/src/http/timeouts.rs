@@ -5,6 +5,7 @@
 //! set when there is a deadline to watch and, if it fires too early, set again. One timer per connection was measured
 //! to be worth it (`docs/performance.md`).
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use hyper::rt::{Sleep, Timer};
 
 use super::gated_waker::GatedWaker;
+use crate::tls::PeerNames;
 
 const NO_DEADLINE: u64 = u64::MAX;
 
@@ -28,12 +30,23 @@ struct ConnectionState {
     expired: AtomicBool,
     /// A request has arrived, and its response is not complete.
     response_pending: AtomicBool,
+    /// The socket looks whether the peer closes its side.
+    peer_watched: AtomicBool,
     /// The peer has closed its side.
     peer_closed: AtomicBool,
     /// Requests whose responses are not complete; HTTP/2 only.
     open_requests: AtomicUsize,
     /// Wakes the connection's task.
     waker: GatedWaker,
+    peer: Peer,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) address: IpAddr,
+    /// The names in the certificate that the client has shown, which the handshake has verified.
+    pub(super) certificate: Option<Arc<PeerNames>>,
 }
 
 impl Wake for ConnectionState {
@@ -63,16 +76,18 @@ pub(crate) struct ConnectionHandle(Arc<ConnectionState>);
 
 impl HeadTimeout {
     /// The first head must arrive within `limit`; `task` is the connection's task.
-    pub(super) fn start(limit: Duration, task: Waker) -> Self {
+    pub(super) fn start(limit: Duration, task: Waker, peer: Peer) -> Self {
         let deadline_ms = u64::try_from(limit.as_millis()).unwrap_or(NO_DEADLINE - 1);
         let state = ConnectionState {
             opened_at: Instant::now(),
             deadline_ms: AtomicU64::new(deadline_ms),
             expired: AtomicBool::new(false),
             response_pending: AtomicBool::new(false),
+            peer_watched: AtomicBool::new(false),
             peer_closed: AtomicBool::new(false),
             open_requests: AtomicUsize::new(0),
             waker: GatedWaker::new(task),
+            peer,
         };
         Self {
             state: Arc::new(state),
@@ -163,6 +178,29 @@ impl ConnectionHandle {
         self.0.response_pending.load(Ordering::Relaxed)
     }
 
+    /// Has the socket look whether the peer closes its side while the response to this HTTP/1 request is pending or
+    /// sent. Hyper itself reads nothing after the request before the response is complete.
+    pub(super) fn watch_peer(&self) {
+        if self.is_response_pending() {
+            self.0.peer_watched.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the socket looks for that.
+    pub(super) fn is_peer_watched(&self) -> bool {
+        self.0.peer_watched.load(Ordering::Relaxed)
+    }
+
+    /// The socket need not look any more.
+    pub(super) fn unwatch_peer(&self) {
+        self.0.peer_watched.store(false, Ordering::Relaxed);
+    }
+
+    /// The other end.
+    pub(super) fn peer(&self) -> &Peer {
+        &self.0.peer
+    }
+
     /// The waker that hyper is polled with.
     pub(super) fn waker(&self) -> &GatedWaker {
         &self.0.waker
@@ -203,6 +241,7 @@ impl Timer for ConnectionHandle {
     /// Called when hyper begins to wait for a head, so the response before is complete.
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
         self.set_response_pending(false);
+        self.unwatch_peer();
         let deadline_ms = deadline.saturating_duration_since(self.0.opened_at).as_millis();
         let deadline_ms = u64::try_from(deadline_ms).unwrap_or(NO_DEADLINE - 1);
         Box::pin(HeadDeadline { state: Arc::clone(&self.0), deadline_ms })

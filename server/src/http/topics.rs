@@ -1,26 +1,34 @@
 //! `/v1/topics`: list, create, describe, change and delete topics.
 
+use driftq_core::command::Target;
 use driftq_core::command::{ChangeRetention, CreateTopic, DeleteTopic, DescribeTopic, ListTopics, Purge};
 use driftq_core::reply::{GroupInfo, PartitionInfo, ProgressInfo, TopicInfo};
-use driftq_core::types::{Retention, Setting, TopicName};
+use driftq_core::types::{Retention, Setting, TopicName, Verb};
 use hyper::StatusCode;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 use super::api::Api;
+use super::audit;
 use super::error::ApiError;
-use super::fields::{Fields, Str, millis, required};
+use super::fields::{Fields, Str, millis, nullable, required};
 use super::query::Query;
+use super::requester::Requester;
 use super::response::{ApiResponse, json, no_content};
+use super::tenants;
 use crate::json::{Json, object, string};
 
-/// `GET /v1/topics?limit=&after=`: the names in byte order, from the first beyond `after`.
-pub(crate) async fn list(api: &Api, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
+/// `GET /v1/topics?limit=&after=&tenant=`: the names in byte order, from the first beyond `after`.
+pub(crate) async fn list(api: &Api, from: &Requester, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
     let limit = match query.value::<usize>("limit")? {
         Some(0) => return Err(ApiError::invalid("limit must be at least 1")),
         limit => limit.unwrap_or(usize::MAX),
     };
     let after = query.text("after")?.filter(|after| !after.is_empty()).map(TopicName::new).transpose()?;
-    let topics = api.driver.ask(ListTopics).await??;
+    let tenant = tenants::named(api, from, query).await?;
+    let topics = match tenant == from.names.tenant() {
+        true => api.driver.ask(&from.caller, ListTopics { tenant }).await??,
+        false => audit::ask(api, from, ListTopics { tenant }).await??,
+    };
     let skipped = after.map_or(0, |after| topics.partition_point(|topic| topic.as_str() <= after.as_str()));
     let mut out = Json::object();
     out.list("topics", topics.iter().skip(skipped).take(limit), |topic, out| string(topic.as_str(), out));
@@ -50,15 +58,15 @@ impl<'a> Fields<'a> for TopicFields<'a> {
 }
 
 /// `POST /v1/topics`.
-pub(crate) async fn create(api: &Api, fields: TopicFields<'_>) -> Result<ApiResponse, ApiError> {
-    let name = TopicName::new(required("name", fields.name.as_deref())?)?;
+pub(crate) async fn create(api: &Api, from: &Requester, fields: TopicFields<'_>) -> Result<ApiResponse, ApiError> {
+    let name = from.names.rare_topic(required("name", fields.name.as_deref())?)?;
     let partitions = match fields.partitions {
         None => None,
         Some(0) => Some(1),
         Some(count) => Some(u32::try_from(count).map_err(|_| ApiError::invalid("partitions is out of range"))?),
     };
     let retention = Retention { age: millis("retention_ms", fields.retention_ms)?, bytes: fields.retention_bytes };
-    let created = api.driver.ask(CreateTopic { name: name.clone(), partitions, retention }).await??;
+    let created = audit::ask(api, from, CreateTopic { name: name.clone(), partitions, retention }).await??;
     let mut out = Json::object();
     out.text("status", "created");
     out.text("name", name.as_str());
@@ -77,11 +85,6 @@ pub(crate) struct TopicChange {
     retention_bytes: Option<Option<u64>>,
 }
 
-/// A field that is present: `null` is a value of its own.
-fn nullable<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
-}
-
 fn setting<T>(field: Option<Option<T>>) -> Setting<T> {
     match field {
         None => Setting::Unchanged,
@@ -91,14 +94,19 @@ fn setting<T>(field: Option<Option<T>>) -> Setting<T> {
 }
 
 /// `PATCH /v1/topics/{topic}`.
-pub(crate) async fn change(api: &Api, name: TopicName, fields: TopicChange) -> Result<ApiResponse, ApiError> {
+pub(crate) async fn change(
+    api: &Api,
+    from: &Requester,
+    name: TopicName,
+    fields: TopicChange,
+) -> Result<ApiResponse, ApiError> {
     let age = match fields.retention_ms {
         Some(Some(ms)) => Some(millis("retention_ms", Some(ms))?),
         Some(None) => Some(None),
         None => None,
     };
     let change = ChangeRetention { name: name.clone(), age: setting(age), bytes: setting(fields.retention_bytes) };
-    let retention = api.driver.ask(change).await??;
+    let retention = audit::ask(api, from, change).await??;
     let mut out = Json::object();
     out.text("name", name.as_str());
     write_retention(retention, &mut out);
@@ -121,28 +129,29 @@ fn write_retention(retention: Retention, out: &mut Json) {
 const DESCRIBED_MAX: usize = 100_000;
 
 /// `GET /v1/topics/{topic}`.
-pub(crate) async fn describe(api: &Api, name: TopicName) -> Result<ApiResponse, ApiError> {
-    let of = name.clone();
+pub(crate) async fn describe(api: &Api, from: &Requester, name: TopicName) -> Result<ApiResponse, ApiError> {
+    let (of, principal) = (name.clone(), from.caller.principal);
     let lines = api.driver.read(move |pipeline| {
+        pipeline.broker().authorize(principal, Verb::Inspect, Target::Topic(&of)).ok()?;
         pipeline.state().topic_named(&of).map(|topic| topic.group_count() * topic.partition_count() as usize)
     });
     if let Some(lines) = lines.wait().await.flatten().filter(|lines| *lines > DESCRIBED_MAX) {
         let message = format!("{lines} groups times partitions are too many for one response; see /metrics");
         return Err(ApiError::invalid(message));
     }
-    let topic = api.driver.ask(DescribeTopic { name }).await??;
+    let topic = api.driver.ask(&from.caller, DescribeTopic { name }).await??;
     Ok(json(StatusCode::OK, write_topic(&topic)))
 }
 
 /// `DELETE /v1/topics/{topic}`.
-pub(crate) async fn delete(api: &Api, name: TopicName) -> Result<ApiResponse, ApiError> {
-    api.driver.ask(DeleteTopic { name }).await??;
+pub(crate) async fn delete(api: &Api, from: &Requester, name: TopicName) -> Result<ApiResponse, ApiError> {
+    audit::ask(api, from, DeleteTopic { name }).await??;
     Ok(no_content())
 }
 
 /// `POST /v1/topics/{topic}/purge`.
-pub(crate) async fn purge(api: &Api, topic: TopicName) -> Result<ApiResponse, ApiError> {
-    let purged = api.driver.ask(Purge { topic }).await??;
+pub(crate) async fn purge(api: &Api, from: &Requester, topic: TopicName) -> Result<ApiResponse, ApiError> {
+    let purged = audit::ask(api, from, Purge { topic }).await??;
     let mut out = Json::object();
     out.number("purged", purged);
     Ok(json(StatusCode::OK, out))

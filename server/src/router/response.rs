@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use driftq_core::types::{PartitionId, Routing, RoutingDecision, Text, TopicName};
+use driftq_core::types::{PartitionId, Routing, RoutingDecision, TenantId, Text, TopicName};
 use serde::Deserialize;
 
 use crate::config::is_decision_within_limits;
@@ -27,8 +27,8 @@ struct ResponseFields {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InvalidResponse;
 
-/// Parses the body of a 200. A body that decides nothing is `None`, as a 204 is.
-pub(super) fn decode(body: &[u8]) -> Result<Option<RoutingDecision>, InvalidResponse> {
+/// Parses the body of a 200 about a message of `tenant`. A body that decides nothing is `None`, as a 204 is.
+pub(super) fn decode(body: &[u8], tenant: TenantId) -> Result<Option<RoutingDecision>, InvalidResponse> {
     // A derived deserializer also accepts an array, field after field.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(InvalidResponse);
@@ -36,7 +36,8 @@ pub(super) fn decode(body: &[u8]) -> Result<Option<RoutingDecision>, InvalidResp
     let fields: ResponseFields = serde_json::from_slice(body).map_err(|_| InvalidResponse)?;
     // The specification's own router interface says "" for "no target topic".
     let target_topic = fields.target_topic.filter(|name| !name.is_empty());
-    let target_topic = target_topic.map(|name| TopicName::new(&name)).transpose().map_err(|_| InvalidResponse)?;
+    let target_topic =
+        target_topic.map(|name| TopicName::of(tenant, &name)).transpose().map_err(|_| InvalidResponse)?;
     let label: Text = fields.label.into();
     let meta = fields.meta.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
     if !is_decision_within_limits(&label, &meta) {
@@ -51,6 +52,17 @@ pub(super) fn decode(body: &[u8]) -> Result<Option<RoutingDecision>, InvalidResp
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    fn decode(body: &[u8]) -> Result<Option<RoutingDecision>, InvalidResponse> {
+        super::decode(body, TenantId::DEFAULT)
+    }
+
+    #[test]
+    fn target_is_of_the_tenant_of_the_message() {
+        let decision = super::decode(br#"{"target_topic":"t"}"#, TenantId(7)).unwrap().unwrap();
+        assert_eq!(decision.target_topic, Some(TopicName::of(TenantId(7), "t").unwrap()));
+        assert_eq!(super::decode(b"{\"target_topic\":\"\\u0001\\u0017t\"}", TenantId(7)), Err(InvalidResponse));
+    }
 
     #[test]
     fn specification_example_is_a_decision() {

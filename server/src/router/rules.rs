@@ -1,6 +1,6 @@
 //! Rules of the configuration file: the first match decides.
 
-use driftq_core::types::{Routing, RoutingDecision};
+use driftq_core::types::{Routing, RoutingDecision, TopicName};
 
 use super::request::RouteRequest;
 use super::{Company, Router, RouterFuture};
@@ -24,12 +24,13 @@ impl Router for Rules {
     }
 }
 
-/// The decision of the first rule that matches.
+/// The decision of the first rule that matches. Its target is a topic of the message's tenant.
 fn decide(rules: &[Rule], request: &RouteRequest<'_>) -> Option<RoutingDecision> {
     let rule = rules.iter().find(|rule| matches(rule, request))?;
+    let target = |name: &TopicName| TopicName::of(request.topic.tenant(), name.as_str()).expect("the name is valid");
     Some(RoutingDecision {
         routing: Routing { label: rule.label.clone(), meta: rule.meta.clone() },
-        target_topic: rule.target_topic.clone(),
+        target_topic: rule.target_topic.as_ref().map(target),
         partition_override: rule.partition_override,
     })
 }

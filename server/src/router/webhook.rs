@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use driftq_core::types::RoutingDecision;
+use driftq_core::types::{RoutingDecision, TenantId};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -97,7 +97,7 @@ impl WebhookRouter {
     /// The webhook's decision, within its timeout.
     async fn ask(&self, request: &RouteRequest<'_>) -> RouterAnswer {
         let permit = self.breaker.permit(Instant::now()).ok_or(RouterFailure::Skipped)?;
-        let result = timeout(self.timeout, self.exchange(request.to_json())).await;
+        let result = timeout(self.timeout, self.exchange(request.to_json(), request.topic.tenant())).await;
         match result.unwrap_or(Err(RouterFailure::Timeout)) {
             Ok(decision) => {
                 permit.succeeded();
@@ -113,16 +113,16 @@ impl WebhookRouter {
 
     /// Uses a kept connection if there is one, and a fresh one if there is none or it gave no response. The request is
     /// idempotent, so it may be sent twice.
-    async fn exchange(&self, body: Bytes) -> Result<Option<RoutingDecision>, RouterFailure> {
+    async fn exchange(&self, body: Bytes, tenant: TenantId) -> Result<Option<RoutingDecision>, RouterFailure> {
         if let Some(kept) = self.take_idle() {
-            match self.exchange_over(kept, body.clone()).await {
+            match self.exchange_over(kept, body.clone(), tenant).await {
                 Ok(decision) => return Ok(decision),
                 Err(ExchangeError::Failed(failure)) => return Err(failure),
                 Err(ExchangeError::NoResponse(_)) => {}
             }
         }
         let fresh = Connection::open(&self.url).await.ok_or(RouterFailure::Unreachable)?;
-        self.exchange_over(fresh, body).await.map_err(|error| match error {
+        self.exchange_over(fresh, body, tenant).await.map_err(|error| match error {
             ExchangeError::NoResponse(failure) | ExchangeError::Failed(failure) => failure,
         })
     }
@@ -131,10 +131,11 @@ impl WebhookRouter {
         &self,
         mut connection: Connection,
         body: Bytes,
+        tenant: TenantId,
     ) -> Result<Option<RoutingDecision>, ExchangeError> {
         let response = connection.send(&self.url, body).await;
         let response = response.map_err(|error| ExchangeError::NoResponse(classify(&error)))?;
-        let decision = read(response).await.map_err(ExchangeError::Failed)?;
+        let decision = read(response, tenant).await.map_err(ExchangeError::Failed)?;
         self.keep(connection);
         Ok(decision)
     }
@@ -155,7 +156,7 @@ impl WebhookRouter {
 }
 
 /// The decision in a response, read to its end: 200 carries one, 204 none, any other status is invalid.
-async fn read(response: Response<Incoming>) -> Result<Option<RoutingDecision>, RouterFailure> {
+async fn read(response: Response<Incoming>, tenant: TenantId) -> Result<Option<RoutingDecision>, RouterFailure> {
     match response.status() {
         StatusCode::NO_CONTENT => Ok(None),
         StatusCode::OK => {
@@ -165,7 +166,7 @@ async fn read(response: Response<Incoming>) -> Result<Option<RoutingDecision>, R
                 Err(error) if error.is::<LengthLimitError>() => RouterFailure::InvalidResponse,
                 Err(_) => RouterFailure::Unreachable,
             })?;
-            response::decode(&body.to_bytes()).map_err(|_| RouterFailure::InvalidResponse)
+            response::decode(&body.to_bytes(), tenant).map_err(|_| RouterFailure::InvalidResponse)
         }
         _ => Err(RouterFailure::InvalidResponse),
     }

@@ -322,6 +322,10 @@ impl Rebuild {
                 boot.0 = boot.0.max(boots).max(1);
                 next_topic.0 = next_topic.0.max(more(next_topic.0));
             }
+            Image::Access { last_tenant, next_audit } => {
+                last_tenant.0 = last_tenant.0.max(more(last_tenant.0));
+                *next_audit = next_audit.saturating_add(lost).min(u64::MAX / 2).max(*next_audit);
+            }
             Image::Topic { next_offset, next_group, .. } => {
                 next_offset.0 = next_offset.0.saturating_add(lost).min(u64::MAX / 2).max(next_offset.0);
                 next_group.0 = next_group.0.max(more(next_group.0));

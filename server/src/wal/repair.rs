@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use driftq_core::record::{Event, Image, Record, RunImage};
 use driftq_core::state::State;
 use driftq_core::types::{
-    Boot, DeliveryState, GroupId, Lsn, MessageRef, Offset, PartitionId, Position, Retention, Timestamp, TopicId,
-    TopicName, WallClock,
+    Boot, DeliveryState, GroupId, Lsn, MessageRef, Offset, PartitionId, Position, Retention, TenantId, Timestamp,
+    TopicId, TopicName, WallClock,
 };
 
 /// The state made of images, and which of its numbers are guesses.
@@ -60,7 +60,8 @@ struct GroupParts {
 /// A state of these images, which may be any subset of those of a snapshot written in boot `boot`.
 pub(super) fn repair(images: Vec<Image>, boot: Boot) -> Repaired {
     let mut topics: BTreeMap<TopicId, TopicParts> = BTreeMap::new();
-    let (mut origin, mut others) = (None, Vec::new());
+    let (mut origin, mut others, mut access) = (None, Vec::new(), Vec::new());
+    let (mut last_tenant, mut next_audit) = (TenantId::DEFAULT, 0);
     let (mut newest, mut boot, mut last_lsn) = (Timestamp::default(), boot.max(Boot(1)), Lsn(0));
     for image in images.into_iter().flat_map(Image::by_message) {
         match image {
@@ -110,6 +111,19 @@ pub(super) fn repair(images: Vec<Image>, boot: Boot) -> Repaired {
                 last_lsn = last_lsn.max(result.map_or(Lsn(0), |payload| payload.lsn));
                 others.push(image);
             }
+            // The numbers can be lost, and what has them not.
+            Image::Access { last_tenant: last, next_audit: next } => {
+                (last_tenant, next_audit) = (last_tenant.max(last), next_audit.max(next));
+            }
+            Image::Tenant { tenant, .. } => {
+                last_tenant = last_tenant.max(tenant);
+                access.push(image);
+            }
+            Image::Audit(ref entry) => {
+                next_audit = next_audit.max(entry.number.saturating_add(1));
+                access.push(image);
+            }
+            Image::Key(_) => access.push(image),
             Image::DedupeEntry { .. } | Image::Completion { .. } | Image::Winner { .. } => others.push(image),
         }
     }
@@ -118,6 +132,11 @@ pub(super) fn repair(images: Vec<Image>, boot: Boot) -> Repaired {
     let origin = origin.unwrap_or(Image::Origin { last_lsn, clock, wall_clock, boot, next_topic });
     let mut built = Repaired { state: State::default(), unknown_from: BTreeMap::new(), unused: 0, renamed: Vec::new() };
     built.put(origin);
+    // Before the topics of tenants.
+    if (last_tenant, next_audit) != (TenantId::DEFAULT, 0) {
+        built.put(Image::Access { last_tenant, next_audit });
+    }
+    access.into_iter().for_each(|image| built.put(image));
     let mut names: BTreeSet<TopicName> = topics.values().filter_map(TopicParts::name).collect();
     for (id, parts) in topics {
         built.put_topic(id, parts, &mut names);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use driftq_core::faults::Fault;
 use driftq_core::types::TopicName;
-use driftq_inspect::MessageName;
+use driftq_inspect::{MessageName, parse_topic};
 
 use crate::explain::FUTURES;
 use crate::swarm::Profile;
@@ -243,7 +243,7 @@ pub(super) struct RecordSelection {
     #[arg(long, value_name = "LSN")]
     pub(super) to: Option<u64>,
     /// Of a data folder, only records about this topic
-    #[arg(long, value_name = "TOPIC", conflicts_with = "message")]
+    #[arg(long, value_name = "TOPIC", value_parser = parse_topic, conflicts_with = "message")]
     pub(super) topic: Option<TopicName>,
     /// Of a data folder, only records about this message
     #[arg(long, value_name = "TOPIC/OFFSET")]

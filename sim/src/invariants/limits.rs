@@ -114,9 +114,11 @@ mod tests {
 
     #[test]
     fn record_written_by_query_or_refusal_is_a_violation() {
-        let with_record =
-            PendingCommand { after: Lsn(6), ..pending(Command::ListTopics(driftq_core::command::ListTopics)) };
-        holds(query_is_noop(&pending(Command::ListTopics(driftq_core::command::ListTopics))));
+        let with_record = PendingCommand {
+            after: Lsn(6),
+            ..pending(Command::ListTopics(driftq_core::command::ListTopics::default()))
+        };
+        holds(query_is_noop(&pending(Command::ListTopics(driftq_core::command::ListTopics::default()))));
         holds(query_is_noop(&PendingCommand { no_timer_due: false, ..with_record.clone() }));
         violates(catalog::QUERY_IS_NOOP, query_is_noop(&with_record));
         violates(catalog::REFUSAL_IS_NOOP, refusal_is_noop(&with_record, &Refusal::StorageFull));

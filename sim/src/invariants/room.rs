@@ -71,6 +71,9 @@ pub(crate) fn refused_without_room(refused: &RefusedAppend, room: SegmentRoom, i
 fn least_class(event: &Event) -> SpaceClass {
     match event {
         Event::Produced { .. } | Event::TopicCreated { .. } | Event::Redriven { .. } => SpaceClass::Growth,
+        Event::KeyCreated(_) | Event::KeyBound { .. } | Event::TenantCreated { .. } | Event::Audited(_) => {
+            SpaceClass::Growth
+        }
         Event::Completed(step) if step.stored() > 0 => SpaceClass::Growth,
         Event::Delivered { .. }
         | Event::Expired { .. }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use driftq_core::command::{Complete, Produce, TokenClaim};
 use driftq_core::reply::StepOutput;
-use driftq_core::types::{DeadReason, EffectStatus, Lsn};
+use driftq_core::types::{DeadReason, EffectStatus, Lsn, TopicName};
 use driftq_core::{Refusal, Reply, SpaceClass};
 
 use super::model::{CompletedStep, Model, Stop, SweepKind, Unwritten};
@@ -41,20 +41,21 @@ impl Model {
         }
 
         let before = (self.topics.clone(), self.scopes.clone(), self.sweeps.clone());
-        let produced = match self.store_all(&complete.produce).map_err(Stop::from).and_then(|outputs| {
-            let stores = outputs.iter().any(|output| !output.duplicate);
-            let class = if stores { SpaceClass::Growth } else { SpaceClass::Drain };
-            Ok((self.record(class)?, outputs))
-        }) {
-            Ok(((), produced)) => produced,
-            Err(stop) => {
-                (self.topics, self.scopes, self.sweeps) = before;
-                if let Stop::Refused(refusal) = &stop {
-                    self.note_refusal(refusal);
+        let produced =
+            match self.store_all(&complete.claim.topic, &complete.produce).map_err(Stop::from).and_then(|outputs| {
+                let stores = outputs.iter().any(|output| !output.duplicate);
+                let class = if stores { SpaceClass::Growth } else { SpaceClass::Drain };
+                Ok((self.record(class)?, outputs))
+            }) {
+                Ok(((), produced)) => produced,
+                Err(stop) => {
+                    (self.topics, self.scopes, self.sweeps) = before;
+                    if let Stop::Refused(refusal) = &stop {
+                        self.note_refusal(refusal);
+                    }
+                    return Err(stop);
                 }
-                return Err(stop);
-            }
-        };
+            };
         for (message, output) in complete.produce.iter().zip(&*produced) {
             let has_key = message.envelope.idempotency_key.as_ref().is_some_and(|key| !key.is_empty());
             if has_key && !output.duplicate {
@@ -114,9 +115,12 @@ impl Model {
     }
 
     /// Stores all outputs of a step, each as if the previous ones were stored.
-    fn store_all(&mut self, messages: &[Produce]) -> Result<Arc<[StepOutput]>, Refusal> {
+    fn store_all(&mut self, of: &TopicName, messages: &[Produce]) -> Result<Arc<[StepOutput]>, Refusal> {
         let mut outputs = Vec::new();
         for message in messages {
+            if message.topic.tenant() != of.tenant() {
+                return Err(Refusal::UnknownTopic(message.topic.clone()));
+            }
             let produced = match self.decide_produce(message)? {
                 ProduceDecision::Duplicate(first) => first,
                 ProduceDecision::NewMessage(new) => self.store_message(message, *new, Lsn(self.records + 1)),

@@ -1,7 +1,7 @@
 //! Queries.
 
 use driftq_core::reply::{Blocked, GroupInfo, ListedGroup, PartitionInfo, ProgressInfo, TopicInfo};
-use driftq_core::types::{Offset, PartitionId, TopicName};
+use driftq_core::types::{Offset, PartitionId, TenantId, TopicName};
 use driftq_core::{Refusal, Reply};
 
 use super::dispatch::{in_flight, is_ready};
@@ -11,8 +11,9 @@ use super::stream::Stream;
 use super::topic::{Group, Message, Progress, Topic};
 
 impl Model {
-    pub(super) fn list_topics(&self) -> Reply {
-        let mut names: Vec<_> = self.topics.iter().map(|topic| topic.name.clone()).collect();
+    pub(super) fn list_topics(&self, tenant: TenantId) -> Reply {
+        let names = self.topics.iter().map(|topic| topic.name.clone());
+        let mut names: Vec<_> = names.filter(|name| name.tenant() == tenant).collect();
         names.sort();
         Reply::Topics(names)
     }

@@ -99,7 +99,7 @@ impl Model {
         };
         let is_query = matches!(
             command,
-            Command::ListTopics(ListTopics)
+            Command::ListTopics(ListTopics { .. })
                 | Command::ListGroups(ListGroups { .. })
                 | Command::DescribeTopic(DescribeTopic { .. })
                 | Command::Peek(Peek { .. })
@@ -128,7 +128,7 @@ impl Model {
                 self.change_retention(name, *age, *bytes)?
             }
             Command::DeleteTopic(DeleteTopic { name }) => self.delete_topic(name)?,
-            Command::ListTopics(ListTopics) => self.list_topics(),
+            Command::ListTopics(ListTopics { tenant }) => self.list_topics(*tenant),
             Command::DescribeTopic(DescribeTopic { name }) => self.describe(name)?,
             Command::Produce(request) => self.produce(request)?,
             Command::Peek(Peek { topic, partition, offset, limit }) => {
@@ -159,6 +159,14 @@ impl Model {
             Command::Resume(Resume { topic, group }) => self.pause(topic, group, false)?,
             Command::Purge(Purge { topic }) => self.purge(topic)?,
             Command::Redrive(Redrive { topic, which, limit }) => self.redrive(topic, which, *limit)?,
+            Command::CreateKey(_)
+            | Command::RevokeKey(_)
+            | Command::BindKey(_)
+            | Command::ListKeys(_)
+            | Command::CreateTenant(_)
+            | Command::DeleteTenant(_)
+            | Command::ListTenants(_)
+            | Command::ListAudit(_) => unreachable!("no client of a world has keys"),
         };
         Ok(ExpectedReply::Plain(reply))
     }

@@ -41,6 +41,10 @@ impl Model {
     pub(super) fn decide_produce(&self, produce: &Produce) -> Result<ProduceDecision, Refusal> {
         self.check_sizes(produce)?;
         let mut envelope = produce.envelope.clone();
+        if let Some(target) = envelope.target_topic.as_ref().filter(|target| target.tenant() != produce.topic.tenant())
+        {
+            return Err(Refusal::UnknownTopic(target.clone()));
+        }
         let meant = envelope.target_topic.clone().unwrap_or_else(|| produce.topic.clone());
         let asked = (produce.topic.clone(), meant);
         let key = envelope.idempotency_key.clone().filter(|key| !key.is_empty());
@@ -176,7 +180,8 @@ impl Model {
         let envelope = &mut metadata.envelope;
         let target = decision.target_topic.clone().or(envelope.target_topic.clone());
         let partition = decision.partition_override.or(envelope.partition_override);
-        let found = self.find(target.as_ref().unwrap_or(&produce.topic));
+        let target_name = target.as_ref().unwrap_or(&produce.topic);
+        let found = self.find(target_name).filter(|_| target_name.tenant() == produce.topic.tenant());
         match found {
             Some(topic) if partition.is_none_or(|partition| partition.0 < self.topics[topic].partitions()) => {
                 (envelope.target_topic, envelope.partition_override) = (target, partition);

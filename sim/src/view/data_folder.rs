@@ -487,7 +487,13 @@ fn glyph(event: &Event) -> Glyph {
         | Event::Released { .. }
         | Event::Withdrawn { .. }
         | Event::ReasonNoted { .. }
-        | Event::EffectForgotten { .. } => Glyph::Call,
+        | Event::EffectForgotten { .. }
+        | Event::KeyCreated(_)
+        | Event::KeyRevoked { .. }
+        | Event::KeyBound { .. }
+        | Event::TenantCreated { .. }
+        | Event::TenantDeleted { .. }
+        | Event::Audited(_) => Glyph::Call,
         Event::Relocated(_) | Event::Restored(_) => Glyph::Other,
     }
 }

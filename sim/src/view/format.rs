@@ -297,6 +297,11 @@ pub(super) fn reply(result: &Result<Reply, Refusal>, clock: Clock) -> String {
         Reply::Completed(outputs) if outputs.is_empty() => "completed".to_owned(),
         Reply::Completed(outputs) => format!("completed, {} produced", counted(outputs.len(), "message")),
         Reply::Store(reply) => store_reply(reply, clock),
+        Reply::KeyCreated(key) => format!("key {} exists", key.id),
+        Reply::Keys(page) => counted(page.keys.len(), "key"),
+        Reply::TenantCreated { tenant } => format!("the tenant exists, with number {tenant}"),
+        Reply::Tenants(tenants) => counted(tenants.len(), "tenant"),
+        Reply::Audit(page) => format!("{} of the audit", counted(page.entries.len(), "record")),
     }
 }
 
@@ -339,6 +344,8 @@ pub(super) fn closed(worker: Option<Worker>, cause: CloseCause) -> String {
     let why = match cause {
         CloseCause::TopicDeleted => "its topic was deleted",
         CloseCause::GroupDeleted => "its group was deleted",
+        CloseCause::KeyRevoked => "its key was revoked",
+        CloseCause::KeyExpired => "its key has expired",
     };
     format!("to {to}: stream closed, {why}")
 }

@@ -51,7 +51,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 Command::ChangeRetention(ChangeRetention { name: topic.name(), age, bytes })
             }
             Request::DeleteTopic { topic } => Command::DeleteTopic(DeleteTopic { name: topic.name() }),
-            Request::ListTopics => Command::ListTopics(ListTopics),
+            Request::ListTopics => Command::ListTopics(ListTopics::default()),
             Request::DescribeTopic { topic } => Command::DescribeTopic(DescribeTopic { name: topic.name() }),
             Request::Peek { topic, partition, offset, limit } => Command::Peek(Peek {
                 topic: topic.name(),

@@ -35,6 +35,8 @@ pub(crate) const NOT_LENGTHS: &[(&str, &str)] = &[
     ("completion_ttl", DURATION),
     ("completions_max", OF_STATE),
     ("consumers_max", OF_STATE),
+    ("keys_max", OF_STATE),
+    ("tenants_max", OF_STATE),
     ("dedupe_keys_max", OF_STATE),
     ("dedupe_ttl", DURATION),
     ("effect_ttl", DURATION),

@@ -53,6 +53,21 @@ const OPAQUE: &[&str] = &[
     "Timestamp",
     "TopicId",
     "TopicName",
+    // No client of a world has a key yet.
+    "Audit",
+    "AuditEntry",
+    "BindKey",
+    "CertificateSan",
+    "CreateKey",
+    "CreateTenant",
+    "DeleteTenant",
+    "Key",
+    "KeyId",
+    "ListAudit",
+    "ListKeys",
+    "ListTenants",
+    "RevokeKey",
+    "TenantName",
 ];
 
 impl Types {

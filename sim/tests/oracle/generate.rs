@@ -223,7 +223,7 @@ impl<F: Faults> World<F> {
                 limit: self.below(12) as usize,
             }),
             14 | 15 => Command::DescribeTopic(DescribeTopic { name: topic }),
-            16 => Command::ListTopics(ListTopics),
+            16 => Command::ListTopics(ListTopics::default()),
             _ => Command::ListGroups(ListGroups { topic }),
         }
     }

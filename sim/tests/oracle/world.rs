@@ -240,7 +240,7 @@ impl<F: Faults> World<F> {
     pub(crate) fn end(&mut self) -> Result<(), String> {
         self.run_until_idle()?;
         let topics: Vec<_> = self.pipeline.state().topics().map(|topic| topic.name().clone()).collect();
-        self.send(Command::ListTopics(ListTopics))?;
+        self.send(Command::ListTopics(ListTopics::default()))?;
         for name in topics {
             self.send(Command::DescribeTopic(DescribeTopic { name }))?;
         }
@@ -457,7 +457,7 @@ impl<F: Faults> World<F> {
             1 => {
                 self.pipeline.close();
                 self.feed(OracleInput::Close)?;
-                self.send(Command::ListTopics(ListTopics))?;
+                self.send(Command::ListTopics(ListTopics::default()))?;
                 self.timeout()?;
                 self.drive()?;
                 self.collect_outputs()?;

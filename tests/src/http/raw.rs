@@ -10,8 +10,8 @@ const HEADERS_MAX: usize = 64;
 
 /// A socket and a reader of HTTP/1.1 responses.
 #[derive(Debug)]
-pub struct RawConnection {
-    reader: BufReader<TcpStream>,
+pub struct RawConnection<S = TcpStream> {
+    reader: BufReader<S>,
 }
 
 impl RawConnection {
@@ -31,11 +31,18 @@ impl RawConnection {
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(timeout))?;
         socket.set_write_timeout(Some(timeout))?;
-        Ok(Self { reader: BufReader::new(socket) })
+        Ok(Self::around(socket))
+    }
+}
+
+impl<S: Read + Write> RawConnection<S> {
+    /// Uses a stream whose timeouts are set.
+    pub fn around(stream: S) -> Self {
+        Self { reader: BufReader::new(stream) }
     }
 
     /// The socket. Bytes that were read ahead are not in it any more.
-    pub fn socket(&mut self) -> &mut TcpStream {
+    pub fn socket(&mut self) -> &mut S {
         self.reader.get_mut()
     }
 
@@ -102,6 +109,14 @@ impl RawConnection {
         self.reader.read_exact(&mut data)?;
         data.truncate(len);
         if len == 0 { Ok(None) } else { text(data).map(Some) }
+    }
+
+    /// Reads what there is, at least one byte unless the connection has ended.
+    ///
+    /// # Errors
+    /// If the connection fails.
+    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(buffer)
     }
 
     /// Everything until the connection ends. A reset counts as the end.

@@ -11,14 +11,19 @@ use tempfile::TempDir;
 use crate::daemon::{Daemon, Launcher, driftqd, free_addr};
 use crate::http::Client;
 use crate::load::cli::BrokerOptions;
-use crate::load::client::{Connection, get, post};
+use crate::load::client::{Connection, Endpoint, get, post};
 use crate::load::disk::{self, SyncProbe, Written};
 use crate::load::error::Result;
 use crate::load::metrics::LogCounters;
+use crate::load::tls::{OwnCertificate, Trust, client_of};
 use crate::procfs::{self, Memory};
 
 /// A request made outside of a measurement may take this long.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// A broker with TLS that is not ready after this long has failed.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How often it is asked whether it is ready.
+const POLL: Duration = Duration::from_millis(2);
 /// Limits high enough that no run measures refusals.
 const LIMITS: [&str; 4] = ["--max-partition-msgs", "1000000000", "--max-partition-bytes", "1000000000000"];
 /// The same for effects, whose limit has no flag.
@@ -27,7 +32,7 @@ const EFFECTS_LIMIT: (&str, &str) = ("DRIFTQ_MAX_EFFECTS", "1000000000");
 /// A broker that is ready.
 #[derive(Debug)]
 pub(crate) struct Broker {
-    addr: SocketAddr,
+    server: Endpoint,
     pid: Option<u32>,
     own: Option<OwnBroker>,
 }
@@ -56,12 +61,12 @@ impl Broker {
     /// Starts a broker, or uses the one at the options' URL, and waits until it is ready.
     pub(crate) async fn open(options: &BrokerOptions, daemon_args: &[&str]) -> Result<Self> {
         if let Some(url) = &options.url {
-            let addr = Client::from_url(url, TIMEOUT)?.addr();
-            let status = get_status(addr, "/v1/readyz").await.map_err(|error| format!("{url}: {error}"))?;
+            let server = options.server_at(url)?;
+            let status = get_status(server.clone(), "/v1/readyz").await.map_err(|error| format!("{url}: {error}"))?;
             if status != 200 {
                 return Err(format!("{url} is not ready: {status}").into());
             }
-            return Ok(Self { addr, pid: options.pid, own: None });
+            return Ok(Self { server, pid: options.pid, own: None });
         }
         let program = options.driftqd.clone().ok_or("no driftqd to start: name one with --driftqd or --url")?;
         let folder = tempfile::Builder::new().prefix("driftq-load-").tempdir_in(options.parent_folder()?)?;
@@ -72,19 +77,66 @@ impl Broker {
             .args(&LIMITS)
             .args(daemon_args)
             .args(&more_args)
+            .wrapper(&options.wrapper)
             .env(EFFECTS_LIMIT.0, EFFECTS_LIMIT.1);
-        // The launcher blocks until the daemon is ready.
-        let starting = launcher.clone();
-        let daemon = tokio::task::spawn_blocking(move || starting.start()).await??;
-        let (addr, pid) = (daemon.addr(), Some(daemon.pid()));
+        let (launcher, tls) = match options.has_tls {
+            false => (launcher, None),
+            true => {
+                let own = OwnCertificate::make(folder.path())?;
+                let path = |path: &Path| path.to_str().map(str::to_owned).ok_or("a path that is not UTF-8");
+                let (cert, key) = (path(&own.cert)?, path(&own.key)?);
+                (launcher.args(&["--tls-cert", &cert, "--tls-key", &key]), Some(own.client()?))
+            }
+        };
+        // The launcher blocks until the daemon is ready, or if that is asked over TLS until it listens.
+        let (starting, has_tls) = (launcher.clone(), options.has_tls);
+        let daemon = tokio::task::spawn_blocking(move || match has_tls {
+            false => starting.start(),
+            true => {
+                let mut daemon = starting.launch()?;
+                daemon.wait_until_listening().map(|()| daemon)
+            }
+        });
+        let daemon = daemon.await??;
+        let (server, pid) = (Endpoint { addr: daemon.addr(), tls }, Some(daemon.pid()));
         let own = OwnBroker { daemon, launcher, folder, memory_limit: options.memory_limit };
         own.limit_memory()?;
-        Ok(Self { addr, pid, own: Some(own) })
+        let mut broker = Self { server, pid, own: Some(own) };
+        if options.has_tls {
+            broker.wait_until_ready().await?;
+        }
+        Ok(broker)
+    }
+
+    /// Waits until it accepts commands.
+    async fn wait_until_ready(&mut self) -> Result<()> {
+        let give_up = Instant::now() + READY_WITHIN;
+        while !get_status(self.server.clone(), "/v1/readyz").await.is_ok_and(|status| status == 200) {
+            self.check_alive()?;
+            if Instant::now() > give_up {
+                return Err(format!("driftqd: it was not ready within {READY_WITHIN:?}{}", self.logged()).into());
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    /// Stops a broker that was started here, and waits until its process has ended.
+    pub(crate) async fn stop(self) -> Result<()> {
+        let mut own = self.own.ok_or("only a broker that was started here can be stopped")?;
+        // It blocks until the process has exited.
+        let status = tokio::task::spawn_blocking(move || own.daemon.stop()).await??;
+        if status.success() { Ok(()) } else { Err(format!("driftqd: it exited with {status}").into()) }
     }
 
     /// Where it listens.
     pub(crate) fn addr(&self) -> SocketAddr {
-        self.addr
+        self.server.addr
+    }
+
+    /// Where it listens, and how it is spoken to.
+    pub(crate) fn server(&self) -> Endpoint {
+        self.server.clone()
     }
 
     /// Its process, if it is known.
@@ -127,12 +179,23 @@ impl Broker {
 
     /// Its counters of the log.
     pub(crate) async fn log_counters(&self) -> Result<LogCounters> {
-        let mut connection = Connection::connect(self.addr).await?;
-        let status = tokio::time::timeout(TIMEOUT, connection.exchange(&get(self.addr, "/metrics"))).await??;
+        LogCounters::parse(&self.metrics().await?)
+    }
+
+    /// How many connections it has open.
+    pub(crate) async fn open_connections(&self) -> Result<u64> {
+        let metrics = self.metrics().await?;
+        let open = metrics.lines().find_map(|line| line.strip_prefix("driftq_connections ")?.trim().parse().ok());
+        open.ok_or_else(|| "the metrics do not have the number of connections".into())
+    }
+
+    async fn metrics(&self) -> Result<String> {
+        let mut connection = Connection::connect(self.server()).await?;
+        let status = tokio::time::timeout(TIMEOUT, connection.exchange(&get(self.addr(), "/metrics"))).await??;
         if status != 200 {
             return Err(format!("the metrics cannot be read: {status}").into());
         }
-        LogCounters::parse(&String::from_utf8_lossy(connection.body()))
+        Ok(String::from_utf8_lossy(connection.body()).into_owned())
     }
 
     /// Its CPU time so far, if its process is known.
@@ -191,8 +254,8 @@ impl Broker {
     async fn create_topic_with(&self, partitions: u32, more: &str) -> Result<String> {
         let topic = unused_name();
         let body = format!(r#"{{"name":"{topic}","partitions":{partitions}{more}}}"#);
-        let request = post(self.addr, "/v1/topics", &body);
-        let mut connection = Connection::connect(self.addr).await?;
+        let request = post(self.addr(), "/v1/topics", &body);
+        let mut connection = Connection::connect(self.server()).await?;
         let status = tokio::time::timeout(TIMEOUT, connection.exchange(&request)).await??;
         if status / 100 != 2 {
             let body = String::from_utf8_lossy(connection.body());
@@ -217,8 +280,8 @@ impl Broker {
 
     /// The status and body of a topic's description.
     async fn describe(&self, topic: &str) -> Result<(u16, Vec<u8>)> {
-        let mut connection = Connection::connect(self.addr).await?;
-        let request = get(self.addr, &format!("/v1/topics/{topic}"));
+        let mut connection = Connection::connect(self.server()).await?;
+        let request = get(self.addr(), &format!("/v1/topics/{topic}"));
         let status = tokio::time::timeout(TIMEOUT, connection.exchange(&request)).await??;
         Ok((status, connection.body().to_vec()))
     }
@@ -237,8 +300,10 @@ fn message_count_in(description: &[u8]) -> Option<u64> {
 }
 
 /// The status of a GET on a new connection.
-pub(crate) async fn get_status(addr: SocketAddr, target: &str) -> Result<u16> {
-    let exchange = async { Connection::connect(addr).await?.exchange(&get(addr, target)).await };
+pub(crate) async fn get_status(server: impl Into<Endpoint>, target: &str) -> Result<u16> {
+    let server = server.into();
+    let request = get(server.addr, target);
+    let exchange = async { Connection::connect(server).await?.exchange(&request).await };
     Ok(tokio::time::timeout(TIMEOUT, exchange).await??)
 }
 
@@ -250,6 +315,23 @@ pub(crate) fn unused_name() -> String {
 }
 
 impl BrokerOptions {
+    /// The broker at a URL, over TLS if it says so.
+    fn server_at(&self, url: &str) -> Result<Endpoint> {
+        let Some(rest) = url.strip_prefix("https://") else { return Ok(Client::from_url(url, TIMEOUT)?.addr().into()) };
+        if !self.speaks_tls {
+            return Err(format!("{url}: this mode speaks plain HTTP; load produce speaks TLS").into());
+        }
+        let trust = match (&self.ca, self.insecure) {
+            (Some(path), _) => Trust::Roots(path.clone()),
+            (None, true) => Trust::Any,
+            (None, false) => return Err(format!("{url}: add --ca FILE, the roots of its certificate").into()),
+        };
+        let (name, _) = rest.trim_end_matches('/').rsplit_once(':').ok_or("expected https://HOST:PORT")?;
+        let addr = Client::from_url(&format!("http://{rest}"), TIMEOUT)?.addr();
+        let name = name.trim_start_matches('[').trim_end_matches(']');
+        Ok(Endpoint { addr, tls: Some(client_of(&trust, name)?) })
+    }
+
     /// Finds the daemon's program, and has cargo build it if cargo runs this program. Called before anything is timed.
     pub(crate) fn find_program(&mut self) -> Result<()> {
         if self.url.is_some() || self.driftqd.is_some() {
@@ -260,7 +342,7 @@ impl BrokerOptions {
     }
 
     /// Where temporary folders are created: `--dir`, else beside this program, which is on a disk.
-    fn parent_folder(&self) -> Result<PathBuf> {
+    pub(crate) fn parent_folder(&self) -> Result<PathBuf> {
         if let Some(dir) = &self.dir {
             return Ok(dir.clone());
         }

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::load::modes::budget::BudgetOptions;
+use crate::load::modes::table::TableOptions;
+
 /// Measures a DriftQ broker over HTTP.
 #[derive(Debug, Parser)]
 #[command(name = "load", version, propagate_version = true)]
@@ -28,14 +31,22 @@ pub(crate) enum Command {
     Bulk(BulkOptions),
     /// Many idle streams: memory per stream, and CPU time of an idle broker
     Idle(IdleOptions),
+    /// Many connections that send no request: the broker's memory, and produce latency of others
+    Crowd(CrowdOptions),
     /// Jobs beside a silent consumer, a slow worker and a stalled disk: executions and dead letters, as Markdown
     Jobs(JobsOptions),
     /// Begins and finishes effects in the idempotency store; with --records a store with many records
     Effects(EffectsOptions),
+    /// Produces with idempotency keys on a broker that remembers many, beside one that remembers none
+    Keys(KeysOptions),
     /// Workers that complete a step for each delivery, with output messages
     Steps(StepsOptions),
+    /// Where the CPU time and the instructions of each kind of request go, as Markdown
+    Budget(BudgetOptions),
     /// Every row of the table of goals, as Markdown
     Table(TableOptions),
+    /// DriftQ beside Redis, NATS, PostgreSQL, beanstalkd and RabbitMQ where they are installed, as Markdown
+    Compare(CompareOptions),
     /// The bare hyper server that --ceiling starts
     #[command(hide = true)]
     CeilingServe,
@@ -51,10 +62,14 @@ impl Command {
             Command::Backlog(options) => Some(&mut options.broker),
             Command::Bulk(options) => Some(&mut options.broker),
             Command::Idle(options) => Some(&mut options.broker),
+            Command::Crowd(options) => Some(&mut options.broker),
             Command::Jobs(options) => Some(&mut options.broker),
             Command::Effects(options) => Some(&mut options.broker),
+            Command::Keys(options) => Some(&mut options.broker),
             Command::Steps(options) => Some(&mut options.broker),
+            Command::Budget(options) => Some(&mut options.broker),
             Command::Table(options) => Some(&mut options.broker),
+            Command::Compare(options) => Some(&mut options.broker),
             Command::CeilingServe => None,
         }
     }
@@ -67,6 +82,12 @@ pub(crate) struct BrokerOptions {
     /// Drive a running broker, e.g. http://127.0.0.1:8080, instead of starting one
     #[arg(long, conflicts_with_all = ["driftqd", "dir", "daemon_args"])]
     pub(crate) url: Option<String>,
+    /// The roots to which the certificate of a broker at an https:// --url must lead, PEM
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Accept every certificate of a broker at an https:// --url, for tests
+    #[arg(long, requires = "url", conflicts_with = "ca")]
+    pub(crate) insecure: bool,
     /// The process id of the broker at --url, to read its CPU time and memory
     #[arg(long, requires = "url")]
     pub(crate) pid: Option<u32>,
@@ -79,9 +100,18 @@ pub(crate) struct BrokerOptions {
     /// A further argument for driftqd; may be repeated
     #[arg(long = "daemon-arg", value_name = "ARG", allow_hyphen_values = true)]
     pub(crate) daemon_args: Vec<String>,
+    /// Whether the mode speaks TLS.
+    #[arg(skip)]
+    pub(crate) speaks_tls: bool,
+    /// Whether a broker that is started here has TLS.
+    #[arg(skip)]
+    pub(crate) has_tls: bool,
     /// Private memory the process may have, enforced by the kernel.
     #[arg(skip)]
     pub(crate) memory_limit: Option<u64>,
+    /// A program and its arguments that runs the broker in its own process, such as valgrind.
+    #[arg(skip)]
+    pub(crate) wrapper: Vec<String>,
 }
 
 /// `load produce`.
@@ -105,6 +135,9 @@ pub(crate) struct ProduceOptions {
     /// Drive a bare hyper server in alternating slices too; the last line is then the ratio
     #[arg(long)]
     pub(crate) ceiling: bool,
+    /// Drive a broker with TLS 1.3 and one without in alternating slices; the last line is the ratio of their rates
+    #[arg(long, conflicts_with_all = ["ceiling", "url"])]
+    pub(crate) tls: bool,
     /// The most messages per second over all connections [default: unlimited]
     #[arg(long, value_parser = rate)]
     pub(crate) rate: Option<f64>,
@@ -259,6 +292,43 @@ pub(crate) struct IdleOptions {
     pub(crate) broker: BrokerOptions,
 }
 
+/// How far the connections of a crowd get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CrowdKind {
+    /// They send nothing
+    Silent,
+    /// They send the beginning of a head
+    Head,
+    /// They send the head of a produce and no body
+    Body,
+    /// They send the beginning of a TLS handshake
+    Hello,
+    /// They complete a TLS handshake and send nothing
+    Tls,
+}
+
+/// `load crowd`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CrowdOptions {
+    /// Connections to open
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) connections: u32,
+    /// How far they get, separated by commas, each with a broker of its own [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) kind: Vec<CrowdKind>,
+    /// Produces per second of other clients, which are measured
+    #[arg(long, default_value_t = 500.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// How long they are measured, without and with the connections
+    #[arg(long, default_value_t = 4.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Turns without and with them; the median of the ratios of the latencies is printed
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) turns: u32,
+    #[command(flatten)]
+    pub(crate) broker: BrokerOptions,
+}
+
 /// `load jobs`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct JobsOptions {
@@ -305,7 +375,7 @@ pub(crate) struct EffectsOptions {
     /// Drive a bare hyper server in alternating slices too; the last line is then the ratio
     #[arg(long, conflicts_with = "records")]
     pub(crate) ceiling: bool,
-    /// Create this many records first, measure their memory, and compare with an empty store in alternating slices
+    /// Create this many records first, measure their memory, and compare with empty stores in turns
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) records: Option<u64>,
     #[command(flatten)]
@@ -346,27 +416,66 @@ pub(crate) struct StepsOptions {
     pub(crate) broker: BrokerOptions,
 }
 
-/// `load table`.
+/// `load keys`.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct TableOptions {
-    /// How long each row drives the broker; the idle row takes twice as long
+pub(crate) struct KeysOptions {
+    /// Keys that the broker remembers
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) keys: u64,
+    /// Keep-alive connections, each with one request in flight
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub(crate) connections: u32,
+    /// How long each turn drives each of the two brokers
+    #[arg(long, default_value_t = 1.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Turns, each beside a new broker; the median of their ratios is printed
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) turns: u32,
+    #[command(flatten)]
+    pub(crate) broker: BrokerOptions,
+}
+
+/// A system that DriftQ is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Competitor {
+    /// Redis Streams, the append-only file synced before every answer
+    Redis,
+    /// NATS JetStream, synced before the ack of a publish
+    Nats,
+    /// NATS JetStream with its default settings: its acks do not wait for the disk; only if it is named
+    NatsUnsynced,
+    /// PostgreSQL with SKIP LOCKED
+    Postgres,
+    /// beanstalkd, synced at every write
+    Beanstalkd,
+    /// RabbitMQ with a quorum queue
+    Rabbitmq,
+}
+
+/// `load compare`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CompareOptions {
+    /// The systems to compare with, separated by commas [default: all but nats-unsynced]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) only: Vec<Competitor>,
+    /// How long each kind of work drives a system in each turn
     #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// Messages of the backlog row; the goal applies to the default
-    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) backlog: u64,
-    /// Streams of the idle row; the goal applies to the default
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=500_000))]
-    pub(crate) streams: u32,
-    /// Records of the idempotency store's row; the goal applies to the default
-    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) records: u64,
+    /// Turns, in each of which every system is started and does all the work
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) turns: u32,
+    /// Bytes of each value; every system allows so many by default
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(16..=65_535))]
+    pub(crate) size: u32,
+    /// Connections of the single produces, each with one request in flight
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=5_000))]
+    pub(crate) connections: u32,
     #[command(flatten)]
     pub(crate) broker: BrokerOptions,
 }
 
 /// Seconds.
-fn seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     between(text, 0.01, 86_400.0)
 }
 

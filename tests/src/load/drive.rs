@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::load::client::{Connection, MessageShape, ProduceRequest, text_field};
+use crate::load::client::{Connection, Endpoint, MessageShape, ProduceRequest, text_field};
 use crate::load::error::{Error, Result};
 use crate::load::report::{Failures, Stats};
 
@@ -146,18 +146,20 @@ pub(crate) struct Drive {
 /// A connection and its work.
 #[derive(Debug)]
 pub(crate) struct Caller<W> {
-    addr: SocketAddr,
+    server: Endpoint,
     connection: Connection,
     work: W,
 }
 
 impl<W: Work> Caller<W> {
     /// Connects callers.
-    pub(crate) async fn connect(addr: SocketAddr, shape: &W::Shape, count: u32) -> Result<Vec<Self>> {
+    pub(crate) async fn connect(server: impl Into<Endpoint>, shape: &W::Shape, count: u32) -> Result<Vec<Self>> {
+        let server = server.into();
         let mut callers = Vec::with_capacity(count as usize);
         for index in 0..count {
-            let connection = Connection::connect(addr).await?;
-            callers.push(Self { addr, connection, work: W::new(addr, shape, u64::from(index) * NUMBERS_PER_CALLER) });
+            let connection = Connection::connect(server.clone()).await?;
+            let work = W::new(server.addr, shape, u64::from(index) * NUMBERS_PER_CALLER);
+            callers.push(Self { server: server.clone(), connection, work });
         }
         Ok(callers)
     }
@@ -196,7 +198,7 @@ impl<W: Work> Caller<W> {
     /// Replaces a broken connection. If that fails too, the next exchange reports it.
     async fn reconnect(&mut self, shared: &Shared) {
         tokio::time::sleep(RECONNECT_PAUSE).await;
-        match Connection::connect(self.addr).await {
+        match Connection::connect(self.server.clone()).await {
             Ok(connection) => self.connection = connection,
             Err(error) => shared.stats().failures.named(&format!("connect: {error}")),
         }

@@ -3,7 +3,7 @@
 //! Every mode starts a `driftqd` on a temporary folder (or uses `--url`), drives it from one thread with a client that
 //! does as little as possible per request, and prints rates, latencies, and the broker's CPU time and memory. With
 //! `--ceiling` a bare hyper server is driven by the same client in alternating slices, so that the ratio is meaningful
-//! on a busy machine too.
+//! on a busy machine too. `compare` does the same work on other brokers that are installed.
 //!
 //! Exit code: 0 if every request succeeded, 1 if one failed, a goal of `jobs` was missed or the run ended early, 130,
 //! 143 or 129 after SIGINT, SIGTERM or SIGHUP. Started processes are killed and temporary folders removed in all of
@@ -19,6 +19,8 @@ mod error;
 mod metrics;
 mod modes;
 mod report;
+mod tls;
+mod tool;
 
 use std::process::ExitCode;
 
@@ -74,10 +76,14 @@ async fn run(command: Command) -> Result<Failures> {
         Command::Backlog(options) => modes::backlog::run(&options).await,
         Command::Bulk(options) => modes::bulk::run(&options).await,
         Command::Idle(options) => modes::idle::run(&options).await,
+        Command::Crowd(options) => modes::crowd::run(&options).await,
         Command::Jobs(options) => modes::jobs::run(&options).await,
         Command::Effects(options) => modes::effects::run(&options).await,
+        Command::Keys(options) => modes::keys::run(&options).await,
         Command::Steps(options) => modes::steps::run(&options).await,
+        Command::Budget(options) => modes::budget::run(&options).await,
         Command::Table(options) => modes::table::run(&options).await,
+        Command::Compare(options) => modes::compare::run(&options).await,
         Command::CeilingServe => ceiling::serve().await.map(|()| Failures::default()),
     }
 }

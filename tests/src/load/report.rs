@@ -50,10 +50,22 @@ impl Failures {
         taken
     }
 
+    /// How often a failure of exactly this name was counted.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.counts.get(name).copied().unwrap_or_default()
+    }
+
     /// Adds the failures of another part of the run.
     pub(crate) fn merge(&mut self, other: &Failures) {
         for (name, count) in &other.counts {
             self.add(name, *count);
+        }
+    }
+
+    /// The same, with text in front of each name.
+    pub(crate) fn merge_named(&mut self, front: &str, other: &Failures) {
+        for (name, count) in &other.counts {
+            self.add(&format!("{front}{name}"), *count);
         }
     }
 
@@ -183,6 +195,17 @@ pub(crate) struct ServerStats {
 }
 
 impl ServerStats {
+    /// Adds another time in which such a server was driven. Memory is that of the end.
+    pub(crate) fn merge(&mut self, later: &Self) {
+        let sum = |one: Option<Duration>, other: Option<Duration>| one.map_or(other, |one| Some(one + other?));
+        self.stats.merge(&later.stats);
+        self.driven += later.driven;
+        self.cpu = sum(self.cpu, later.cpu);
+        self.client_cpu += later.client_cpu;
+        self.others_cpu = sum(self.others_cpu, later.others_cpu);
+        self.memory = later.memory.or(self.memory);
+    }
+
     /// Messages per second.
     pub(crate) fn rate(&self) -> f64 {
         if self.driven.is_zero() { 0.0 } else { self.stats.messages as f64 / self.driven.as_secs_f64() }
@@ -232,6 +255,17 @@ pub(crate) fn per_million(cpu: Duration, messages: u64) -> Option<f64> {
     (messages > 0).then(|| cpu.as_secs_f64() * 1e6 / messages as f64)
 }
 
+/// The median; the mean of the two in the middle, or 0 if there is nothing.
+pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    let half = figures.len() / 2;
+    match figures[..] {
+        [] => 0.0,
+        _ if figures.len() % 2 == 1 => figures[half],
+        _ => f64::midpoint(figures[half - 1], figures[half]),
+    }
+}
+
 /// The last line of a run with a ceiling.
 pub(crate) fn ratio_line(server: f64, ceiling: f64) -> String {
     format!("ratio {:.2}", if ceiling > 0.0 { server / ceiling } else { 0.0 })
@@ -246,33 +280,6 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
-/// One row of the table of goals.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Row {
-    /// What was measured.
-    pub(crate) work: String,
-    /// The goal.
-    pub(crate) goal: String,
-    /// The result.
-    pub(crate) measured: String,
-    /// Whether the goal was met; `None` for a row without a goal.
-    pub(crate) met: Option<bool>,
-}
-
-/// The rows as a Markdown table.
-pub(crate) fn markdown(rows: &[Row]) -> String {
-    let mut table = String::from("| work | goal | measured | |\n|---|---|---|---|\n");
-    for row in rows {
-        let verdict = match row.met {
-            Some(true) => "met",
-            Some(false) => "short",
-            None => "–",
-        };
-        table.push_str(&format!("| {} | {} | {} | {verdict} |\n", row.work, row.goal, row.measured));
-    }
-    table
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,6 +289,11 @@ mod tests {
         assert_eq!(ratio_line(73_123.0, 100_000.0), "ratio 0.73");
         assert_eq!(ratio_line(100.0, 100.0), "ratio 1.00");
         assert_eq!(ratio_line(1.0, 0.0), "ratio 0.00");
+    }
+
+    #[test]
+    fn median_is_the_figure_in_the_middle() {
+        assert_eq!((median(vec![]), median(vec![3.0, 1.0]), median(vec![3.0, 1.0, 9.0])), (0.0, 2.0, 3.0));
     }
 
     #[test]
@@ -317,18 +329,12 @@ mod tests {
         assert_eq!(all.part_latencies(2), "none");
         assert_eq!(all.messages, 200);
         assert!(all.quantile(0.5).abs_diff(Duration::from_millis(50)) < Duration::from_millis(1));
-        let server = ServerStats { stats: all, driven: Duration::from_secs(2), ..ServerStats::default() };
+        let cpu = Some(Duration::from_millis(1));
+        let server = ServerStats { stats: all, driven: Duration::from_secs(2), cpu, ..ServerStats::default() };
         assert!((server.rate() - 100.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn table_marks_goals_not_met() {
-        let row = |met| Row { work: "w".into(), goal: "≥ 1".into(), measured: "0".into(), met };
-        let table = markdown(&[row(Some(true)), row(Some(false)), row(None)]);
-        assert_eq!(
-            table,
-            "| work | goal | measured | |\n|---|---|---|---|\n| w | ≥ 1 | 0 | met |\n| w | ≥ 1 | 0 | short |\n\
-             | w | ≥ 1 | 0 | – |\n"
-        );
+        let mut twice = ServerStats::default();
+        [&server, &server].into_iter().for_each(|server| twice.merge(server));
+        assert!((twice.rate() - 100.0).abs() < 1e-9);
+        assert_eq!((twice.stats.messages, twice.cpu), (400, Some(Duration::from_millis(2))));
     }
 }

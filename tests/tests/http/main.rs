@@ -1,8 +1,10 @@
 //! The broker process over HTTP: every route, malformed input, slow clients, faults, shutdown and restart.
 #![allow(unreachable_pub)]
 
+mod access;
 mod already_done;
 mod batch;
+mod chaos;
 mod clock;
 mod complete;
 mod consume;
@@ -17,7 +19,9 @@ mod guide;
 mod harness;
 mod hostile;
 mod memory_bounds;
+mod monitoring;
 mod names;
+mod openapi;
 mod payloads;
 mod produce;
 mod reactors;
@@ -31,5 +35,7 @@ mod slow_senders;
 mod smoke;
 mod status;
 mod step_atomicity;
+mod tls;
 mod topics;
+mod traces;
 mod worker_verdicts;

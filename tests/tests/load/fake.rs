@@ -3,7 +3,7 @@
 //! It runs on a thread of a test ([`Fake`]), or as a process with the arguments of `driftqd` ([`serve_as_process`]);
 //! then it appends produced messages to a journal in its data folder and reads them back when restarted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io::Write;
@@ -24,6 +24,7 @@ use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 /// What the fake does wrong.
@@ -44,6 +45,8 @@ pub(crate) enum Fault {
     EveryTenthOutput,
     /// Every delivered value has another last byte than the produced one.
     DamagedValues,
+    /// A message with a known idempotency key is stored again.
+    ForgottenKeys,
 }
 
 #[derive(Debug, Default)]
@@ -78,7 +81,8 @@ struct State {
     effects: BTreeMap<String, Effect>,
     begins: u64,
     finishes: u64,
-    idempotency_keys: BTreeSet<String>,
+    /// The offset of the message of each.
+    idempotency_keys: BTreeMap<String, usize>,
     journal: Option<File>,
 }
 
@@ -167,17 +171,33 @@ pub(crate) fn serve_as_process(args: &[String]) {
     let (addr, folder) = (value_of("--addr"), Path::new(value_of("--data-dir")));
     fs::create_dir_all(folder).expect("a data folder");
     let path = folder.join("journal");
-    let damaged = args.iter().any(|arg| arg == "--damaged-values");
-    let fault = if damaged { Fault::DamagedValues } else { Fault::None };
+    let has = |name: &str| args.iter().any(|arg| arg == name);
+    let fault = match () {
+        () if has("--damaged-values") => Fault::DamagedValues,
+        () if has("--forgotten-keys") => Fault::ForgottenKeys,
+        () if has("--every-tenth-produce") => Fault::EveryTenthProduce,
+        () => Fault::None,
+    };
     let mut state = State { fault, ..State::default() };
     for line in fs::read_to_string(&path).unwrap_or_default().lines() {
         state.produce(&serde_json::from_str(line).expect("a line of the journal"));
     }
     state.journal = Some(File::options().create(true).append(true).open(path).expect("a journal"));
-    runtime().block_on(async {
+    let serve = async {
         let listener = TcpListener::bind(addr).await.expect("the port is free");
-        serve(listener, Arc::new(Mutex::new(state))).await;
-    });
+        let mut terminate = signal(SignalKind::terminate()).expect("a handler");
+        tokio::select! { () = serve(listener, Arc::new(Mutex::new(state))) => {}, _ = terminate.recv() => {} }
+    };
+    if has("--reactors") {
+        // On a thread that is named as the sequencer's.
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("driftq-sequencer".to_owned());
+            thread.spawn_scoped(scope, || runtime().block_on(serve)).expect("a thread");
+        });
+    } else {
+        runtime().block_on(serve);
+    }
+    std::process::exit(0);
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -238,6 +258,8 @@ async fn respond(request: Request<Incoming>, state: Shared) -> Result<FakeRespon
             let (status, response) = handle(&body);
             complete_response(status, if status == 204 { String::new() } else { response.to_string() })
         }
+        // Its messages stay: nothing here depends on them.
+        (&Method::POST, path) if path.ends_with("/purge") => complete_response(200, json!({"purged": 0}).to_string()),
         (&Method::GET, path) if path.starts_with("/v1/topics/") => {
             let (status, response) = lock(&state).describe(path.trim_start_matches("/v1/topics/"));
             complete_response(status, response.to_string())
@@ -260,12 +282,16 @@ impl State {
         if let Some(journal) = &mut self.journal {
             writeln!(journal, "{message}").expect("a journal that can be written");
         }
-        if let Some(key) = message["envelope"]["idempotency_key"].as_str() {
-            self.idempotency_keys.insert(key.to_owned());
-        }
         let text = |name: &str| message[name].as_str().unwrap_or_default().to_owned();
         let (name, key, value) = (text("topic"), text("key"), text("value"));
         let topic = self.topics.entry(name.clone()).or_default();
+        if let Some(idempotency_key) = message["envelope"]["idempotency_key"].as_str() {
+            let next = topic.messages.len();
+            let offset = *self.idempotency_keys.entry(idempotency_key.to_owned()).or_insert(next);
+            if offset != next && self.fault != Fault::ForgottenKeys {
+                return (200, json!({"status": "produced", "topic": name, "partition": 0, "offset": offset}));
+            }
+        }
         let hash = key.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
         let partition = if key.is_empty() { 0 } else { hash % topic.partitions.max(1) };
         topic.messages.push((partition, key, value));

@@ -15,11 +15,13 @@ use std::process::Command;
 use rules::{Complaint, check_path, check_text};
 
 /// File names and extensions that are read. Everything else (corpora, golden files, histories, pictures) is data.
-const EXTENSIONS: &[&str] = &["rs", "md", "toml", "js", "css", "html", "svg", "service", "yml", "yaml", "sh"];
+const EXTENSIONS: &[&str] =
+    &["rs", "md", "toml", "js", "mjs", "ts", "py", "css", "html", "svg", "service", "yml", "yaml", "sh"];
 const NAMES: &[&str] = &["Dockerfile", ".dockerignore", ".gitignore", "run"];
 
 /// Folders that hold no source, for a walk without git.
-const SKIPPED_FOLDERS: &[&str] = &["target", ".git", "corpus", "artifacts", "mutants.out"];
+const SKIPPED_FOLDERS: &[&str] =
+    &["target", ".git", "corpus", "artifacts", "mutants.out", "node_modules", "dist", "build"];
 
 #[test]
 fn sources_follow_the_style_rules() {

@@ -1,9 +1,10 @@
 //! Applies records to effects.
 
-mod list;
+pub(super) mod list;
 mod results;
 pub(crate) mod store;
 pub(super) mod table;
+mod tenants;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -477,6 +478,7 @@ fn concluded<'a>(
 type Place<'a> = (NamespaceRef<'a>, &'a IdentityKey);
 
 /// Adds an effect, unless there is one that has not expired at `at`. Returns whether it was added.
+#[inline]
 fn insert_unless_valid(
     store: &mut EffectStore,
     pins: Pins<'_>,

@@ -4,18 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
 
-use super::table::{EffectTable, count_down, count_up};
+use super::table::EffectTable;
+use super::tenants::TenantCounts;
 use crate::collections::shared::unshared;
-use crate::types::{
-    Effect, EffectNamespace, GroupName, Identity, IdentityKey, OwnerName, Scope, ScopeKind, Text, TopicName,
-};
+use crate::types::{Effect, EffectNamespace, GroupName, Identity, IdentityKey, OwnerName, Scope, ScopeKind, TopicName};
 
 /// The idempotency store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EffectStore {
     shared: Arc<EffectTable>,
     groups: BTreeMap<TopicName, BTreeMap<GroupName, Arc<EffectTable>>>,
-    tenants: BTreeMap<Text, u64>,
+    tenants: TenantCounts,
     /// Interned owner names: many effects belong to few workers.
     owners: BTreeSet<OwnerName>,
     len: usize,
@@ -55,6 +54,11 @@ impl EffectStore {
     #[must_use]
     pub fn get(&self, identity: &Identity) -> Option<&Effect> {
         self.table_in(NamespaceRef::of(&identity.scope))?.get(identity.packed())
+    }
+
+    /// The effect of `key` in [`EffectNamespace::Shared`], expired or not.
+    pub(crate) fn shared(&self, key: &IdentityKey) -> Option<&Effect> {
+        self.shared.get(key)
     }
 
     /// The effect of `tenant` and `key` in the consume scope of a group, expired or not.
@@ -134,7 +138,7 @@ impl EffectStore {
     /// The number of effects of a tenant, including expired ones that are not removed yet.
     #[must_use]
     pub fn len_of(&self, tenant: &str) -> u64 {
-        self.tenants.get(tenant).copied().unwrap_or(0)
+        self.tenants.of(tenant)
     }
 
     /// The number of tenants that have effects.
@@ -168,11 +172,13 @@ impl EffectStore {
     }
 
     /// Adds an effect. Returns it and changes nothing if its identity is known.
+    #[inline]
     pub(crate) fn insert(&mut self, identity: &Identity, effect: Effect) -> Result<(), Effect> {
         self.insert_key(NamespaceRef::of(&identity.scope), identity.packed(), effect)
     }
 
     /// As [`EffectStore::insert`], of `key` in `namespace`.
+    #[inline]
     pub(crate) fn insert_key(
         &mut self,
         namespace: NamespaceRef<'_>,
@@ -181,7 +187,7 @@ impl EffectStore {
     ) -> Result<(), Effect> {
         let tenant = key.tenant();
         self.table_mut(namespace).insert(key.clone(), tenant, effect)?;
-        count_up(&mut self.tenants, tenant);
+        self.tenants.add(tenant);
         self.len += 1;
         Ok(())
     }
@@ -234,7 +240,7 @@ impl EffectStore {
 
     /// An effect of `tenant` was removed from its table, which is dropped if it is that of a group and empty.
     fn removed(&mut self, namespace: NamespaceRef<'_>, tenant: &str, is_empty: bool) {
-        count_down(&mut self.tenants, tenant, 1);
+        self.tenants.subtract(tenant, 1);
         self.len -= 1;
         if let NamespaceRef::Group(topic, group) = namespace
             && is_empty
@@ -258,7 +264,7 @@ impl EffectStore {
         }
         self.len -= table.len();
         for (tenant, count) in table.tenants() {
-            count_down(&mut self.tenants, tenant, count);
+            self.tenants.subtract(tenant, count);
         }
     }
 

@@ -1,10 +1,10 @@
 //! A table of effects, indexed by key and by the time of the next expiry check.
 
-use std::collections::BTreeMap;
-
 use crate::collections::cow::CowMap;
 use crate::collections::key_index::KeyIndex;
-use crate::types::{Effect, IdentityKey, Text, Timestamp};
+use crate::types::{Effect, EffectStatus, IdentityKey, Timestamp};
+
+use super::tenants::TenantCounts;
 
 /// Keys and effects by serial number.
 type Effects = CowMap<u64, (IdentityKey, Effect)>;
@@ -16,17 +16,23 @@ type Effects = CowMap<u64, (IdentityKey, Effect)>;
 pub struct EffectTable {
     known: KeyIndex<u64>,
     effects: Effects,
-    /// When each effect is next checked for expiry.
-    expiry_queue: CowMap<(Timestamp, u64), ()>,
+    /// When each effect that has ended is next checked for expiry.
+    ended: ExpiryQueue,
+    /// The same of effects in progress. Most expire long after those that have ended: in one queue with them, neither
+    /// would be added behind the end.
+    in_progress: ExpiryQueue,
     /// The number of effects of each tenant, in a table that can be dropped as a whole.
-    tenants: Option<BTreeMap<Text, u64>>,
+    tenants: Option<TenantCounts>,
     next: u64,
 }
+
+/// Times of expiry checks, each with the number of its effect.
+type ExpiryQueue = CowMap<(Timestamp, u64), ()>;
 
 impl EffectTable {
     /// The table of a group, which is dropped with the group.
     pub(super) fn of_group() -> Self {
-        Self { tenants: Some(BTreeMap::new()), ..Self::default() }
+        Self { tenants: Some(TenantCounts::default()), ..Self::default() }
     }
 
     /// The effect of `key`, expired or not.
@@ -50,13 +56,19 @@ impl EffectTable {
     /// The time of the first expiry check.
     #[must_use]
     pub(crate) fn next_check(&self) -> Option<Timestamp> {
-        self.expiry_queue.first().map(|((at, _), ())| *at)
+        self.next_due().map(|(at, _)| at)
     }
 
     /// The number of effects whose expiry check is due at `now`, at most `limit`.
     #[must_use]
     pub(crate) fn due(&self, now: Timestamp, limit: u64) -> u64 {
-        self.expiry_queue.iter().take_while(|((at, _), ())| *at <= now).take(limit as usize).count() as u64
+        let of = |queue: &ExpiryQueue| {
+            queue.iter().take_while(|((at, _), ())| *at <= now).take(limit as usize).count() as u64
+        };
+        match of(&self.ended) {
+            ended if ended >= limit => limit,
+            ended => limit.min(ended + of(&self.in_progress)),
+        }
     }
 
     /// The effects in the order they were first granted, with their keys.
@@ -78,29 +90,45 @@ impl EffectTable {
         })
     }
 
+    /// The first expiry check, and the number of its effect.
+    #[inline]
+    fn next_due(&self) -> Option<(Timestamp, u64)> {
+        match (self.ended.first(), self.in_progress.first()) {
+            (Some((ended, ())), Some((in_progress, ()))) => Some(*ended.min(in_progress)),
+            (Some((due, ())), None) | (None, Some((due, ()))) => Some(*due),
+            (None, None) => None,
+        }
+    }
+
+    #[inline]
+    fn queue_mut(&mut self, status: EffectStatus) -> &mut ExpiryQueue {
+        if status == EffectStatus::InProgress { &mut self.in_progress } else { &mut self.ended }
+    }
+
     /// The effect that is checked for expiry first.
     pub(super) fn first_due(&self) -> Option<(&IdentityKey, &Effect)> {
-        let ((_, number), ()) = self.expiry_queue.first()?;
-        let (key, effect) = entry_at(&self.effects, *number);
+        let (_, number) = self.next_due()?;
+        let (key, effect) = entry_at(&self.effects, number);
         Some((key, effect))
     }
 
     /// The number of effects of each tenant of a group.
-    pub(super) fn tenants(&self) -> impl Iterator<Item = (&Text, u64)> {
-        self.tenants.iter().flatten().map(|(tenant, count)| (tenant, *count))
+    pub(super) fn tenants(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.tenants.iter().flat_map(TenantCounts::iter)
     }
 
     /// Adds an effect. Returns it and changes nothing if its key is known.
+    #[inline]
     pub(super) fn insert(&mut self, key: IdentityKey, tenant: &str, effect: Effect) -> Result<(), Effect> {
         let (number, effects) = (self.next, &self.effects);
         if self.known.insert(&key, number, |number| entry_at(effects, number)).is_some() {
             return Err(effect);
         }
         self.next += 1;
-        self.expiry_queue.insert((effect.expiry_check_at(), number), ());
+        self.queue_mut(effect.status).insert((effect.expiry_check_at(), number), ());
         self.effects.insert(number, (key, effect));
         if let Some(tenants) = &mut self.tenants {
-            count_up(tenants, tenant);
+            tenants.add(tenant);
         }
         Ok(())
     }
@@ -109,12 +137,12 @@ impl EffectTable {
     pub(super) fn change<T>(&mut self, key: &IdentityKey, change: impl FnOnce(&mut Effect) -> T) -> Option<T> {
         let (number, _) = self.known.get(key, |number| entry_at(&self.effects, number))?;
         let (_, effect) = self.effects.get_near_mut(&number).expect("every known number has an effect");
-        let before = effect.expiry_check_at();
+        let before = (effect.status, effect.expiry_check_at());
         let changed = change(effect);
-        let after = effect.expiry_check_at();
+        let after = (effect.status, effect.expiry_check_at());
         if before != after {
-            self.expiry_queue.remove_near(&(before, number));
-            self.expiry_queue.insert((after, number), ());
+            self.queue_mut(before.0).remove_near(&(before.1, number));
+            self.queue_mut(after.0).insert((after.1, number), ());
         }
         Some(changed)
     }
@@ -124,31 +152,33 @@ impl EffectTable {
         let effects = &self.effects;
         let number = self.known.remove(key, |number| entry_at(effects, number))?;
         let (_, effect) = self.effects.remove_near(&number).expect("every known number has an effect");
-        self.expiry_queue.remove_near(&(effect.expiry_check_at(), number));
+        self.queue_mut(effect.status).remove_near(&(effect.expiry_check_at(), number));
         if let Some(tenants) = &mut self.tenants {
-            count_down(tenants, tenant, 1);
+            tenants.subtract(tenant, 1);
         }
         Some(effect)
     }
 
     /// Removes the effect that is checked for expiry first, and returns its key.
     pub(super) fn remove_first_due(&mut self) -> Option<IdentityKey> {
-        let ((_, number), ()) = self.expiry_queue.pop_first()?;
-        let (key, _) = self.effects.remove_near(&number).expect("every queued number has an effect");
+        let (_, number) = self.next_due()?;
+        let (key, effect) = self.effects.remove_near(&number).expect("every queued number has an effect");
+        self.queue_mut(effect.status).pop_first();
         self.known.remove_from(&key, number);
         if let Some(tenants) = &mut self.tenants {
-            count_down(tenants, key.tenant(), 1);
+            tenants.subtract(key.tenant(), 1);
         }
         Some(key)
     }
 
     /// The effects in the order they were first granted. Frees the memory of all maps piece by piece as they are read.
     pub(crate) fn into_effects(self) -> impl Iterator<Item = (IdentityKey, Effect)> + Clone + Send {
-        let (mut known, mut expiry_queue) = (self.known.into_parts(), self.expiry_queue.into_chunks());
+        let mut queues = self.ended.into_chunks().chain(self.in_progress.into_chunks());
+        let mut known = self.known.into_parts();
         self.effects.into_chunks().flat_map(move |chunk| {
-            // Even if their chunks are sparse, the other maps have at most four times as many.
+            // Even if their chunks are sparse, each of the other maps has at most four times as many.
             known.by_ref().take(4).for_each(drop);
-            expiry_queue.by_ref().take(4).for_each(drop);
+            queues.by_ref().take(8).for_each(drop);
             chunk.iter().map(|(_, entry)| entry.clone()).collect::<Vec<_>>()
         })
     }
@@ -157,19 +187,4 @@ impl EffectTable {
 /// The key and the effect of a number.
 fn entry_at(effects: &Effects, number: u64) -> &(IdentityKey, Effect) {
     effects.get_near(&number).expect("every known number has an effect")
-}
-
-pub(super) fn count_up(counts: &mut BTreeMap<Text, u64>, tenant: &str) {
-    match counts.get_mut(tenant) {
-        Some(count) => *count += 1,
-        None => drop(counts.insert(tenant.into(), 1)),
-    }
-}
-
-pub(super) fn count_down(counts: &mut BTreeMap<Text, u64>, tenant: &str, by: u64) {
-    let Some(count) = counts.get_mut(tenant) else { return };
-    *count = count.saturating_sub(by);
-    if *count == 0 {
-        counts.remove(tenant);
-    }
 }

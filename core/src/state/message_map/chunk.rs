@@ -72,12 +72,10 @@ impl Chunk {
     }
 
     /// The index of the message at `position`.
+    #[inline]
     pub(super) fn find(&self, position: Position) -> Option<usize> {
         match self {
-            Self::Open(open) => {
-                let index = open.index_from(position);
-                open.entries.get(index).is_some_and(|(found, _)| *found == position).then_some(index)
-            }
+            Self::Open(open) => open.find(position),
             Self::Packed(packed) => packed.find(position),
         }
     }
@@ -264,6 +262,23 @@ impl Open {
             guessed if guessed < position => guess + 1,
             _ => self.entries.partition_point(|(other, _)| *other < position),
         }
+    }
+
+    /// The index of the message at `position`.
+    #[inline]
+    fn find(&self, position: Position) -> Option<usize> {
+        let (first, _) = self.entries.front()?;
+        // Positions seldom have gaps.
+        let guess = position.0.wrapping_sub(first.0) as usize;
+        match self.entries.get(guess) {
+            Some((guessed, _)) if *guessed == position => Some(guess),
+            _ => self.search(position),
+        }
+    }
+
+    #[cold]
+    fn search(&self, position: Position) -> Option<usize> {
+        self.entries.binary_search_by_key(&position, |(found, _)| *found).ok()
     }
 
     /// Adds a message past the last one.

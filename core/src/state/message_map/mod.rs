@@ -122,12 +122,11 @@ impl MessageMap {
     }
 
     pub(crate) fn get(&self, position: Position) -> Option<Message> {
-        let chunk = &self.slots[self.slot_of(position)?].chunk;
-        chunk.find(position).map(|index| chunk.message(index))
+        self.at(position).map(|(chunk, index)| chunk.message(index))
     }
 
     pub(crate) fn contains(&self, position: Position) -> bool {
-        self.slot_of(position).is_some_and(|index| self.slots[index].chunk.find(position).is_some())
+        self.at(position).is_some()
     }
 
     pub(crate) fn last(&self) -> Option<(Position, Message)> {
@@ -179,18 +178,15 @@ impl MessageMap {
     }
 
     pub(crate) fn offset_at(&self, position: Position) -> Option<Offset> {
-        let chunk = &self.slots[self.slot_of(position)?].chunk;
-        chunk.find(position).map(|index| chunk.offset(index))
+        self.at(position).map(|(chunk, index)| chunk.offset(index))
     }
 
     pub(crate) fn flags_at(&self, position: Position) -> Option<MessageFlags> {
-        let chunk = &self.slots[self.slot_of(position)?].chunk;
-        chunk.find(position).map(|index| chunk.flags(index))
+        self.at(position).map(|(chunk, index)| chunk.flags(index))
     }
 
     pub(crate) fn fields_at(&self, position: Position) -> Option<&Arc<DecisionFields>> {
-        let chunk = &self.slots[self.slot_of(position)?].chunk;
-        chunk.find(position).and_then(|index| chunk.fields(index))
+        self.at(position).and_then(|(chunk, index)| chunk.fields(index))
     }
 
     /// The first message at or after `offset`.
@@ -283,6 +279,17 @@ impl MessageMap {
         let chunks = self.slots.iter().map(|slot| &slot.chunk).filter(|chunk| chunk.may_refer_to(lsns));
         let entries = chunks.flat_map(|chunk| chunk.entries(0..CHUNK));
         entries.filter(|(_, message)| lsns.contains(&message.payload.id.lsn))
+    }
+
+    /// The chunk that contains the message at `position`, and its index there.
+    #[inline]
+    fn at(&self, position: Position) -> Option<(&Chunk, usize)> {
+        let slot = match self.slots.back() {
+            // Most messages that are looked up are new.
+            Some(last) if last.first <= position => last,
+            _ => &self.slots[self.slot_of(position)?],
+        };
+        Some((&slot.chunk, slot.chunk.find(position)?))
     }
 
     /// The only slot whose chunk can contain `position`; `None` if it is below the first slot.

@@ -163,7 +163,7 @@ impl<F: Faults> TestBroker<F> {
     }
 
     pub fn topics(&mut self) -> Vec<String> {
-        match self.send(Command::ListTopics(ListTopics)) {
+        match self.send(Command::ListTopics(ListTopics::default())) {
             Ok(Reply::Topics(names)) => names.iter().map(|name| name.as_str().to_owned()).collect(),
             other => panic!("unexpected reply to a list: {other:?}"),
         }

@@ -200,6 +200,13 @@ impl<F: Faults> TestBroker<F> {
         self.replies.remove(&ticket).expect("every command has a reply")
     }
 
+    /// [`TestBroker::send`] of a command that `caller` has sent.
+    pub fn send_as(&mut self, caller: &Caller, command: impl Into<Command>) -> Result<Reply, Refusal> {
+        let ticket = self.pipeline.handle_as(self.now, caller, command.into());
+        self.run_until_idle();
+        self.replies.remove(&ticket).expect("every command has a reply")
+    }
+
     pub fn reply(&mut self, ticket: Ticket) -> Option<Result<Reply, Refusal>> {
         self.replies.remove(&ticket)
     }

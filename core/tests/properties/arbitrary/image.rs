@@ -155,6 +155,7 @@ pub(super) fn image() -> BoxedStrategy<Image> {
         (number(), time(), wall_clock(), boot(), topic()).prop_map(|(lsn, clock, wall_clock, boot, next_topic)| {
             Image::Origin { last_lsn: Lsn(lsn), clock, wall_clock, boot, next_topic }
         }),
+        super::access::image_of_access(),
         of_topic,
         of_partition,
         (topic(), partition(), run()).prop_map(|(topic, partition, run)| Image::TrimmedRun { topic, partition, run }),

@@ -17,8 +17,10 @@ use proptest::collection::{btree_map, vec};
 use proptest::option::{of, weighted};
 use proptest::prelude::*;
 
+mod access;
 mod image;
 
+use access::of_access;
 use image::image;
 
 fn number() -> BoxedStrategy<u64> {
@@ -46,8 +48,16 @@ fn name() -> BoxedStrategy<String> {
         .boxed()
 }
 
+fn tenant() -> BoxedStrategy<TenantId> {
+    prop_oneof![3 => Just(TenantId::DEFAULT), 2 => number32().prop_map(TenantId)].boxed()
+}
+
 fn topic_name() -> BoxedStrategy<TopicName> {
-    let plain = name().prop_map(|name| TopicName::new(&name).expect("a name"));
+    tenant().prop_flat_map(topic_name_of).boxed()
+}
+
+fn topic_name_of(tenant: TenantId) -> BoxedStrategy<TopicName> {
+    let plain = name().prop_map(move |name| TopicName::of(tenant, &name).expect("a name"));
     prop_oneof![plain.clone(), plain.prop_filter_map("has a dead-letter topic", |name| name.dead_letter())].boxed()
 }
 
@@ -373,7 +383,8 @@ fn begun() -> BoxedStrategy<EffectBegun> {
 }
 
 fn produce_scope() -> BoxedStrategy<ProduceScope> {
-    (topic_name(), of(topic_name())).prop_map(|(topic, target)| ProduceScope::new(&topic, target.as_ref())).boxed()
+    let of_tenant = tenant().prop_flat_map(|tenant| (topic_name_of(tenant), of(topic_name_of(tenant))));
+    of_tenant.prop_map(|(topic, target)| ProduceScope::new(&topic, target.as_ref())).boxed()
 }
 
 /// A dedupe window, and groups that skip the message.
@@ -541,7 +552,7 @@ fn referrers() -> BoxedStrategy<Vec<Referrer>> {
 
 /// Any record.
 pub fn record() -> BoxedStrategy<Record> {
-    let event = prop_oneof![of_topics(), of_groups(), of_deliveries(), of_effects()];
+    let event = prop_oneof![of_topics(), of_groups(), of_deliveries(), of_effects(), of_access()];
     prop_oneof![
         2 => (time(), event).prop_map(|(at, event)| Record { at, event }),
         1 => image().prop_map(|image| Record { at: Timestamp::default(), event: Event::Restored(image) }),

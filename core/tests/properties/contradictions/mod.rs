@@ -36,6 +36,7 @@ macro_rules! image {
 }
 
 // After the macros, which it uses.
+mod access;
 mod effects;
 
 fn make(records: &mut [Record], change: Change) {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::str::FromStr;
 
-use driftq_core::types::{Millis, Timestamp};
+use driftq_core::types::{Millis, TenantId, Timestamp, TopicName};
 
 use super::units::{parse_duration, parse_time};
 
@@ -81,19 +81,29 @@ impl Args {
         self.text(name).map(|text| text.parse().map_err(|_| format!("{name}={text} does not parse"))).transpose()
     }
 
-    /// The value of `name` as the name of a topic, group or owner.
+    /// The value of `name` as the name of a group or owner.
     pub fn name<T: FromStr<Err: ToString>>(&mut self, name: &str) -> Result<T, String> {
         self.optional_name(name)?.ok_or_else(|| format!("{name}= is missing"))
     }
 
-    /// The value of `name`, if given, as the name of a topic, group or owner.
+    /// The value of `name`, if given, as the name of a group or owner.
     pub fn optional_name<T: FromStr<Err: ToString>>(&mut self, name: &str) -> Result<Option<T>, String> {
         self.text(name).map(|text| text.parse().map_err(|error: T::Err| error.to_string())).transpose()
     }
 
-    /// The next positional argument as a name.
-    pub fn positional_name<T: FromStr<Err: ToString>>(&mut self, what: &str) -> Result<T, String> {
-        self.positional(what)?.parse().map_err(|error: T::Err| error.to_string())
+    /// The value of `name` as a topic.
+    pub fn topic(&mut self, name: &str) -> Result<TopicName, String> {
+        self.optional_topic(name)?.ok_or_else(|| format!("{name}= is missing"))
+    }
+
+    /// The value of `name`, if given, as a topic.
+    pub fn optional_topic(&mut self, name: &str) -> Result<Option<TopicName>, String> {
+        self.text(name).map(|text| parse_topic(&text)).transpose()
+    }
+
+    /// The next positional argument as a topic.
+    pub fn positional_topic(&mut self) -> Result<TopicName, String> {
+        parse_topic(&self.positional("a topic")?)
     }
 
     /// The value of `name` as a duration.
@@ -129,6 +139,14 @@ impl Args {
         let unused: Vec<_> = self.positional.into_iter().chain(named).collect();
         if unused.is_empty() { Ok(()) } else { Err(format!("not an argument of this command: {}", unused.join(" "))) }
     }
+}
+
+/// A topic of the default tenant by its name, or one of another tenant as `#7:orders`.
+fn parse_topic(text: &str) -> Result<TopicName, String> {
+    let split = text.strip_prefix('#').and_then(|text| text.split_once(':'));
+    let of_tenant = split.and_then(|(tenant, name)| Some((TenantId(tenant.parse().ok()?), name)));
+    let (tenant, name) = of_tenant.unwrap_or((TenantId::DEFAULT, text));
+    TopicName::of(tenant, name).map_err(|error| error.to_string())
 }
 
 fn is_name(text: &str) -> bool {

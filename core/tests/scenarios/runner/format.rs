@@ -87,6 +87,10 @@ impl Printer<'_> {
             }
             Reply::Store(StoreReply::Listed(page)) => self.page(&page),
             Reply::Store(reply) => vec![self.store(reply, binding)],
+            Reply::TenantCreated { tenant } => vec![format!("ok tenant={tenant}")],
+            Reply::KeyCreated(_) | Reply::Keys(_) | Reply::Tenants(_) | Reply::Audit(_) => {
+                unreachable!("no scenario has keys")
+            }
         }
     }
 

@@ -180,6 +180,8 @@ impl<F: Faults> Session<F> {
         let cause = |cause| match cause {
             CloseCause::TopicDeleted => "topic deleted",
             CloseCause::GroupDeleted => "group deleted",
+            CloseCause::KeyRevoked => "key revoked",
+            CloseCause::KeyExpired => "key expired",
         };
         self.model.take_closed().into_iter().map(|(id, why)| format!("closed {}: {}", name(id), cause(why))).collect()
     }

@@ -1,6 +1,7 @@
 //! A check that was never seen to fail is not trusted: every invariant is violated by a test.
 
 pub(super) mod fixtures;
+mod kept_seeds;
 mod planted;
 
 use std::fs;

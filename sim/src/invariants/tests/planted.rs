@@ -4,6 +4,7 @@ use driftq_core::faults::{Fault, Planted};
 
 use crate::invariants::catalog::*;
 use crate::invariants::isolate::only;
+use crate::invariants::tests::kept_seeds::KeptSeeds;
 use crate::invariants::verdict::{Invariant, Verdict, Violation};
 use crate::panic_capture;
 use crate::run::{RunOptions, run_seed};
@@ -184,22 +185,33 @@ fn every_invariant_is_violated_by_a_bug_or_is_defence_in_depth() {
     assert_eq!(listed, all, "each invariant is in exactly one of the three lists");
 }
 
-#[test]
-fn planted_bug_violates_its_invariant_first() {
-    for (invariant, fault) in FIRST {
-        let violates = |seed| run_seed(seed, without_oracle(*fault)).violation;
-        let seed = (0..SEEDS).find(|seed| violates(*seed).is_some_and(|violation| invariant.is(&violation)));
+/// Asserts that every bug of a list violates its invariant in some seed, as `violation` finds.
+fn assert_violated(
+    list: &[(Invariant, Fault)],
+    kept_seeds: &str,
+    violation: impl Fn(Invariant, Fault, u64) -> Option<Violation>,
+) {
+    let mut kept = KeptSeeds::read(kept_seeds);
+    for (invariant, fault) in list {
+        let violates = |seed: &u64| violation(*invariant, *fault, *seed).is_some_and(|found| invariant.is(&found));
+        let seed = kept.find(&format!("{} {}", invariant.name, fault.name()), SEEDS, violates);
         assert!(seed.is_some(), "{} does not violate it in {SEEDS} seeds: {invariant}", fault.name());
     }
+    kept.finish();
+}
+
+#[test]
+fn planted_bug_violates_its_invariant_first() {
+    assert_violated(FIRST, "src/invariants/tests/first_seeds.txt", |_, fault, seed| {
+        run_seed(seed, without_oracle(fault)).violation
+    });
 }
 
 #[test]
 fn planted_bug_violates_its_invariant_alone() {
-    for (invariant, fault) in ALONE {
-        let violates = |seed| only(*invariant, || run_undrained(seed, *fault)).err();
-        let seed = (0..SEEDS).find(|seed| violates(*seed).is_some_and(|violation| invariant.is(&violation)));
-        assert!(seed.is_some(), "{} does not violate it in {SEEDS} seeds: {invariant}", fault.name());
-    }
+    assert_violated(ALONE, "src/invariants/tests/alone_seeds.txt", |invariant, fault, seed| {
+        only(invariant, || run_undrained(seed, fault)).err()
+    });
 }
 
 #[test]

@@ -84,7 +84,7 @@ impl Tracker {
             Command::Produce(produce) => self.produce_reply_lost(produce, pending.at),
             Command::DeleteTopic(DeleteTopic { name }) => {
                 for (((topic, destination), ..), identity) in &mut self.identities {
-                    if [topic, destination].contains(&&name.as_str().to_owned()) {
+                    if [topic, destination].contains(&name) {
                         *identity = DedupeEntry::Unknown;
                     }
                 }

@@ -233,7 +233,7 @@ impl Tracker {
         let key = dedupe_key(self.produced_messages.get(&known.number)?)?;
         // The dead letter itself was not produced, unless a router had moved its message.
         let (requested, destination) = &key.0;
-        if requested == destination && topic.name.as_str().strip_prefix("dlq.") == Some(requested) {
+        if requested == destination && requested.dead_letter().as_ref() == Some(&topic.name) {
             return Some(pending.at);
         }
         match self.identities.get(&key)? {

@@ -76,7 +76,7 @@ impl PendingCommand {
     pub(crate) fn is_query(&self) -> bool {
         match &self.command {
             Command::Peek(Peek { .. }) | Command::DescribeTopic(DescribeTopic { .. }) => true,
-            Command::ListTopics(ListTopics) | Command::ListGroups(ListGroups { .. }) => true,
+            Command::ListTopics(ListTopics { .. }) | Command::ListGroups(ListGroups { .. }) => true,
             Command::Store(store) => matches!(**store, StoreCommand::Lookup(Lookup { .. }) | StoreCommand::List(_)),
             _ => false,
         }
@@ -103,7 +103,7 @@ pub(crate) struct AckedAtOnce {
 }
 
 /// Tenant, key and requested topic of messages that a group was asked to ack.
-pub(crate) type DoneIdentity = (String, String, String);
+pub(crate) type DoneIdentity = (String, String, TopicName);
 
 /// All messages of a topic, trimmed ones included.
 #[derive(Clone, Debug)]
@@ -411,7 +411,7 @@ pub(crate) enum DedupeEntry {
 }
 
 /// Requested topic and destination, tenant, key.
-pub(crate) type DedupeKey = ((String, String), String, String);
+pub(crate) type DedupeKey = ((TopicName, TopicName), String, String);
 
 /// One partition, with the progress of each group.
 pub(crate) struct PartitionView<'a> {
@@ -546,7 +546,7 @@ pub(crate) fn dedupe_key(produce: &Produce) -> Option<DedupeKey> {
     let key = envelope.idempotency_key.as_ref().filter(|key| !key.is_empty())?;
     let destination = envelope.target_topic.as_ref().unwrap_or(&produce.topic);
     let tenant = envelope.tenant_id.as_ref().filter(|tenant| !tenant.is_empty());
-    let scope = (produce.topic.as_str().to_owned(), destination.as_str().to_owned());
+    let scope = (produce.topic.clone(), destination.clone());
     Some((scope, tenant.map_or("default".to_owned(), ToString::to_string), key.to_string()))
 }
 

@@ -35,10 +35,18 @@ pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName
         Command::Complete(complete) => (Some(&complete.claim.topic), Some(&complete.claim.group)),
         Command::AckCumulative(AckCumulative { topic, group, .. })
         | Command::ExpireLease(ExpireLease { topic, group, .. }) => (Some(topic), Some(group)),
-        Command::ListTopics(ListTopics)
+        Command::ListTopics(ListTopics { .. })
         | Command::SetPrefetch(SetPrefetch { .. })
         | Command::Unsubscribe(Unsubscribe { .. })
-        | Command::CloseStream(CloseStream { .. }) => (None, None),
+        | Command::CloseStream(CloseStream { .. })
+        | Command::CreateKey(_)
+        | Command::RevokeKey(_)
+        | Command::BindKey(_)
+        | Command::ListKeys(_)
+        | Command::CreateTenant(_)
+        | Command::DeleteTenant(_)
+        | Command::ListTenants(_)
+        | Command::ListAudit(_) => (None, None),
         Command::Store(store) => match dead_lettered_by(store) {
             Some((topic, group, _)) => (Some(topic), Some(group)),
             None => (None, None),

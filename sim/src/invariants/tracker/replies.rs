@@ -61,8 +61,7 @@ impl Tracker {
                 }
             }
             (Command::DeleteTopic(DeleteTopic { name }), _) => {
-                let is_named =
-                    |(topic, destination): &(String, String)| [topic, destination].contains(&&name.as_str().to_owned());
+                let is_named = |(topic, destination): &(TopicName, TopicName)| [topic, destination].contains(&name);
                 self.identities.retain(|(scope, ..), _| !is_named(scope));
                 self.mark_effects_unknown(name, None);
             }

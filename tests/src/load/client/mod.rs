@@ -9,20 +9,22 @@ mod effect;
 mod item;
 mod pattern;
 mod request;
+mod stream;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 use decoder::Decoder;
 pub(crate) use decoder::ResponseState;
 pub(crate) use effect::{EffectRequests, EffectShape};
 pub(crate) use item::{Item, text_field};
-pub(crate) use pattern::Checked;
+pub(crate) use pattern::{Checked, write_value};
 pub(crate) use request::{Effect, MessageShape, NDJSON, ProduceRequest, StepRequest, get, post, post_into};
+use stream::Stream;
+pub(crate) use stream::{ClientTls, Endpoint};
 
 /// Larger than any response to a single request, so that after one short read tokio knows that the socket is empty.
 const INPUT_BYTES: usize = 16 * 1024;
@@ -34,32 +36,34 @@ const STREAM_INPUT_BYTES: usize = 64 * 1024;
 /// A keep-alive connection. After an error it must be replaced.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     input: Box<[u8]>,
     decoder: Decoder,
     body: Vec<u8>,
 }
 
 impl Connection {
-    /// Connects, without Nagle's algorithm.
-    pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Self> {
-        Self::around(TcpStream::connect(addr).await?, INPUT_BYTES)
+    /// Connects, without Nagle's algorithm, and completes the handshake of a server with TLS.
+    pub(crate) async fn connect(server: impl Into<Endpoint>) -> io::Result<Self> {
+        let server = server.into();
+        Self::around(TcpStream::connect(server.addr).await?, &server, INPUT_BYTES).await
     }
 
     /// Connects from a given local address, since one address has a limited number of ports.
-    pub(crate) async fn connect_from(from: IpAddr, addr: SocketAddr) -> io::Result<Self> {
-        let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    pub(crate) async fn connect_from(from: IpAddr, server: impl Into<Endpoint>) -> io::Result<Self> {
+        let server = server.into();
+        let socket = if server.addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.bind(SocketAddr::new(from, 0))?;
-        Self::around(socket.connect(addr).await?, 1024)
+        Self::around(socket.connect(server.addr).await?, &server, 1024).await
     }
 
     /// Connects with the buffer of a stream.
     pub(crate) async fn connect_for_stream(addr: SocketAddr) -> io::Result<Self> {
-        Self::around(TcpStream::connect(addr).await?, STREAM_INPUT_BYTES)
+        Self::around(TcpStream::connect(addr).await?, &addr.into(), STREAM_INPUT_BYTES).await
     }
 
-    fn around(stream: TcpStream, input_bytes: usize) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
+    async fn around(socket: TcpStream, server: &Endpoint, input_bytes: usize) -> io::Result<Self> {
+        let stream = Stream::over(socket, server).await?;
         let input = vec![0; input_bytes].into_boxed_slice();
         Ok(Self { stream, input, decoder: Decoder::default(), body: Vec::new() })
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use super::request::STAMP_DIGITS;
+use super::request::{STAMP_DIGITS, write_hex};
 
 /// Places in the table at which the bytes of a value may begin, and the most bytes taken from one place.
 const PLACES: usize = 4096;
@@ -40,6 +40,13 @@ pub(super) fn write_rest(mut field: &mut [u8], number: u64) {
         now.copy_from_slice(piece);
         field = later;
     }
+}
+
+/// Fills a value, of at least 16 bytes, with its number and the bytes that follow from it.
+pub(crate) fn write_value(value: &mut [u8], number: u64) {
+    let (stamp, rest) = value.split_at_mut(STAMP_DIGITS);
+    write_hex(stamp, number);
+    write_rest(rest, number);
 }
 
 /// The number of a value of which every byte is what was produced.
@@ -79,9 +86,9 @@ impl Checked {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a delivered value; false if it is not what was produced.
-    pub(crate) fn note(&self, value: &[u8]) -> bool {
-        let Some(number) = number_of(value, self.size) else { return false };
+    /// Notes a delivered value and returns its number; none if it is not what was produced.
+    pub(crate) fn note(&self, value: &[u8]) -> Option<u64> {
+        let number = number_of(value, self.size)?;
         let mut seen = self.seen();
         let range = seen.ranges.entry(number >> RANGE_BITS).or_default();
         let within = number & ((1 << RANGE_BITS) - 1);
@@ -92,7 +99,7 @@ impl Checked {
         let is_new = range[at] & bit == 0;
         range[at] |= bit;
         seen.distinct += u64::from(is_new);
-        true
+        Some(number)
     }
 
     /// How many different messages were delivered as they were produced.
@@ -106,9 +113,9 @@ mod tests {
     use super::*;
 
     fn value(number: u64, size: usize) -> Vec<u8> {
-        let mut value = format!("{number:016x}").into_bytes();
-        value.resize(size, 0);
-        write_rest(&mut value[STAMP_DIGITS..], number);
+        let mut value = vec![0; size];
+        write_value(&mut value, number);
+        assert!(value.starts_with(format!("{number:016x}").as_bytes()));
         value
     }
 
@@ -137,9 +144,9 @@ mod tests {
     fn distinct_values_are_counted_once() {
         let checked = Checked::new(50);
         for number in [0, 1, 1 << RANGE_BITS, 1, 0] {
-            assert!(checked.note(&value(number, 50)));
+            assert_eq!(checked.note(&value(number, 50)), Some(number));
         }
-        assert!(!checked.note(&value(3, 51)));
+        assert_eq!(checked.note(&value(3, 51)), None);
         assert_eq!(checked.distinct(), 3);
     }
 }

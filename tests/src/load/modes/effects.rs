@@ -11,7 +11,7 @@ use crate::load::client::{Connection, EffectRequests, EffectShape, text_field};
 use crate::load::drive::{Shared, Until, Work};
 use crate::load::error::Result;
 use crate::load::modes::slices::{self, Pace, Target};
-use crate::load::report::{Failures, ServerStats, time};
+use crate::load::report::{Failures, ServerStats, median, time};
 use crate::numbers::grouped;
 use crate::procfs::Memory;
 use crate::progress::Progress;
@@ -21,8 +21,8 @@ const BEGIN: usize = 0;
 const FINISH: usize = 1;
 /// Requests of an effect.
 const PER_EFFECT: u64 = 2;
-/// Alternating slices in which the store with few records and the one with many are driven.
-const SLICES: u32 = 4;
+/// Turns of `effects --records`.
+const TURNS: u32 = 4;
 /// Connections over which records are created: many, so that one sync covers many records.
 const FILL_CONNECTIONS: u32 = 256;
 /// Parts in which records are created, to show progress.
@@ -48,18 +48,8 @@ impl Work for Effects {
 
     async fn iterate(&mut self, connection: &mut Connection, begun: Instant, shared: &Shared) -> io::Result<Instant> {
         let number = self.number;
-        self.number += 1;
-        let status = connection.exchange(self.requests.begin(number)).await?;
-        let granted = Instant::now();
-        let token = granted_token(status, connection.body());
-        {
-            let stats = &mut *shared.stats();
-            stats.record_part(BEGIN, granted - begun);
-            match token {
-                Some(_) => stats.messages += 1,
-                None => count_refusal(&mut stats.failures, "begin", status, connection.body()),
-            }
-        }
+        let (granted, is_granted) = self.begin(connection, begun, shared).await?;
+        let token = is_granted.then(|| granted_token(200, connection.body())).flatten();
         let Some(token) = token else { return Ok(granted) };
         let finish = self.requests.finish(number, token);
         let status = connection.exchange(finish).await?;
@@ -73,6 +63,48 @@ impl Work for Effects {
             count_refusal(&mut stats.failures, "finish", status, connection.body());
         }
         Ok(ended)
+    }
+}
+
+impl Effects {
+    /// Begins the next effect. Returns when, and whether it was granted.
+    async fn begin(
+        &mut self,
+        connection: &mut Connection,
+        begun: Instant,
+        shared: &Shared,
+    ) -> io::Result<(Instant, bool)> {
+        let status = connection.exchange(self.requests.begin(self.number)).await?;
+        let ended = Instant::now();
+        self.number += 1;
+        let is_granted = granted_token(status, connection.body()).is_some();
+        let stats = &mut *shared.stats();
+        stats.record_part(BEGIN, ended - begun);
+        match is_granted {
+            true => stats.messages += 1,
+            false => count_refusal(&mut stats.failures, "begin", status, connection.body()),
+        }
+        Ok((ended, is_granted))
+    }
+}
+
+/// Begins effects, each with a unique key, and finishes none.
+#[derive(Debug)]
+pub(crate) struct Begins(Effects);
+
+impl Work for Begins {
+    type Shape = EffectShape;
+
+    fn new(addr: SocketAddr, shape: &EffectShape, sequence: u64) -> Self {
+        Self(Effects::new(addr, shape, sequence))
+    }
+
+    fn messages(&self) -> u64 {
+        1
+    }
+
+    async fn iterate(&mut self, connection: &mut Connection, begun: Instant, shared: &Shared) -> io::Result<Instant> {
+        Ok(self.0.begin(connection, begun, shared).await?.0)
     }
 }
 
@@ -91,7 +123,8 @@ fn count_refusal(failures: &mut Failures, request: &str, status: u16, body: &[u8
 /// Measures and prints.
 pub(crate) async fn run(options: &EffectsOptions) -> Result<Failures> {
     if let Some(records) = options.records {
-        let figures = measure_records(options, records).await?;
+        let options = EffectsOptions { seconds: options.seconds / f64::from(TURNS), ..options.clone() };
+        let figures = measure_records(&options, records, TURNS).await?;
         figures.print();
         return Ok(figures.failures);
     }
@@ -147,10 +180,8 @@ struct Filled {
 #[derive(Debug)]
 pub(crate) struct RecordsFigures {
     filled: Filled,
-    /// The broker that began without records.
-    empty: ServerStats,
-    /// The broker with the records.
-    full: ServerStats,
+    /// A broker that began without records, and the one with them.
+    turns: Vec<[ServerStats; 2]>,
     /// All failures.
     pub(crate) failures: Failures,
 }
@@ -161,52 +192,43 @@ impl RecordsFigures {
         self.filled.bytes_beyond()
     }
 
-    /// The ratio of the server's CPU time per request with and without the records, if known.
-    pub(crate) fn cpu_ratio(&self) -> Option<f64> {
-        let empty = self.empty.cpu_per_million().filter(|&cpu| cpu > 0.0)?;
-        Some(self.full.cpu_per_million()? / empty)
+    /// The ratio of the server's CPU time per request with and without the records, of each turn where it is known.
+    pub(crate) fn cpu_ratios(&self) -> Vec<f64> {
+        slices::ratios(&self.turns, ServerStats::cpu_per_million)
     }
 
-    /// The ratio of the median latency of a pair with and without the records.
-    pub(crate) fn p50_ratio(&self) -> f64 {
-        let empty = self.empty.stats.quantile(0.5).as_secs_f64();
-        if empty > 0.0 { self.full.stats.quantile(0.5).as_secs_f64() / empty } else { 0.0 }
+    /// The ratio of the median latency of a pair with and without the records, of each turn.
+    pub(crate) fn p50_ratios(&self) -> Vec<f64> {
+        slices::ratios(&self.turns, |server| Some(server.stats.quantile(0.5).as_secs_f64()))
     }
 
     /// Prints the figures.
     pub(crate) fn print(&self) {
         self.filled.print();
-        print_server(&self.empty, "empty");
-        print_server(&self.full, "full");
-        let cpu = self.cpu_ratio().map_or_else(|| "unknown".to_owned(), |ratio| format!("{ratio:.2} ×"));
-        println!("         server CPU per request {cpu}, pair p50 {:.2} × that of the empty store", self.p50_ratio());
+        let [empty, full] = slices::sums(&self.turns);
+        print_server(&empty, "empty");
+        print_server(&full, "full");
+        let (cpu, p50) = (self.cpu_ratios(), median(self.p50_ratios()));
+        let cpu = if cpu.is_empty() { "unknown".to_owned() } else { format!("{:.2} ×", median(cpu)) };
+        println!("         server CPU per request {cpu}, pair p50 {p50:.2} × that of the empty store");
         println!("all      failures: {}", self.failures);
     }
 }
 
-/// Measures a store with many records and one that begins empty.
-pub(crate) async fn measure_records(options: &EffectsOptions, records: u64) -> Result<RecordsFigures> {
+/// Measures a store with many records beside new ones, in turns that drive each for the options' time.
+pub(crate) async fn measure_records(options: &EffectsOptions, records: u64, turns: u32) -> Result<RecordsFigures> {
     let mut broker = Broker::open(&options.broker, &[]).await?;
     broker.require_own()?;
     let filled = Filled::fill(&broker, &shape(options), pace(options, FILL_CONNECTIONS), records).await?;
 
     let _progress = Progress::spinner("comparing with an empty store");
-    let empty_broker = Broker::open(&options.broker, &[]).await?;
-    let shape = shape(options);
     let pace = pace(options, options.connections);
-    let mut empty = Target::<Effects>::connect(empty_broker.addr(), &shape, pace).await?;
-    let mut full = Target::<Effects>::connect(broker.addr(), &shape, pace).await?;
-    for _ in 0..SLICES {
-        empty.slice(pace.length / SLICES, || empty_broker.cpu()).await?;
-        full.slice(pace.length / SLICES, || broker.cpu()).await?;
-    }
+    let shapes = async |_: &Broker, _| Ok([shape(options), shape(options)]);
+    let turns = slices::beside_new::<Effects>(&broker, &options.broker, pace, turns, shapes).await?;
     broker.warn_if_exited();
-    let (mut empty, mut full) = (empty.server, full.server);
-    (empty.memory, full.memory) = (empty_broker.memory(), broker.memory());
     let mut failures = filled.failures.clone();
-    failures.merge(&empty.stats.failures);
-    failures.merge(&full.stats.failures);
-    Ok(RecordsFigures { filled, empty, full, failures })
+    slices::sums(&turns).iter().for_each(|server| failures.merge(&server.stats.failures));
+    Ok(RecordsFigures { filled, turns, failures })
 }
 
 impl Filled {

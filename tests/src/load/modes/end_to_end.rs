@@ -41,7 +41,7 @@ pub(crate) struct Figures {
 
 /// Measures and prints.
 pub(crate) async fn run(options: &EndToEndOptions) -> Result<Failures> {
-    let figures = measure(options).await?;
+    let figures = measure(options, &[]).await?;
     figures.print();
     Ok(figures.failures)
 }
@@ -60,9 +60,9 @@ impl Figures {
     }
 }
 
-/// Measures.
-pub(crate) async fn measure(options: &EndToEndOptions) -> Result<Figures> {
-    let mut broker = Broker::open(&options.broker, &[]).await?;
+/// Measures; a daemon that is started here gets further arguments.
+pub(crate) async fn measure(options: &EndToEndOptions, daemon_args: &[&str]) -> Result<Figures> {
+    let mut broker = Broker::open(&options.broker, daemon_args).await?;
     let topic = broker.create_topic(options.partitions).await?;
     let _progress = Progress::spinner(match options.ack {
         AckKind::Single => "producing, consuming, acking one by one",

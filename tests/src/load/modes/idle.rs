@@ -109,7 +109,7 @@ async fn measure_cpu(broker: &Broker, length: Duration, doing: &str) -> Result<f
 }
 
 /// Raises the descriptor limit of this process and its children.
-fn raise_descriptor_limit(wanted: u64) -> Result<()> {
+pub(crate) fn raise_descriptor_limit(wanted: u64) -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= wanted) {
         return Ok(());

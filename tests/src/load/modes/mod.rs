@@ -1,13 +1,17 @@
 //! The modes: what each measures and prints.
 
 pub(crate) mod backlog;
+pub(crate) mod budget;
 pub(crate) mod bulk;
+pub(crate) mod compare;
 pub(crate) mod consume;
 pub(crate) mod consumers;
+pub(crate) mod crowd;
 pub(crate) mod effects;
 pub(crate) mod end_to_end;
 pub(crate) mod idle;
 pub(crate) mod jobs;
+pub(crate) mod keys;
 pub(crate) mod produce;
 mod slices;
 pub(crate) mod steps;

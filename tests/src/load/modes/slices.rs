@@ -1,10 +1,11 @@
 //! A broker driven alone, or in alternating slices with a bare server.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::load::broker::Broker;
 use crate::load::ceiling::Ceiling;
+use crate::load::cli::BrokerOptions;
+use crate::load::client::Endpoint;
 use crate::load::disk::SyncProbe;
 use crate::load::drive::{Caller, Drive, Until, Work, drive};
 use crate::load::error::Result;
@@ -18,7 +19,7 @@ const SLICE: Duration = Duration::from_millis(500);
 const WARM_UP: Duration = Duration::from_millis(300);
 /// Above this use of cores by other programs, a ratio is not reliable. Chosen: at 1.4 cores two equal servers measured
 /// between 0.57 and 1.34 of each other; lower values were not measured.
-const QUIET_CORES: f64 = 0.3;
+pub(crate) const QUIET_CORES: f64 = 0.3;
 /// Samples of the disk in total, spread over the pauses between slices.
 const SYNCS: u32 = 200;
 
@@ -90,7 +91,7 @@ pub(crate) async fn measure<W: Work>(
     pace: Pace,
 ) -> Result<Figures> {
     let mut probe = broker.probe_disk()?;
-    let mut broker_target = Target::<W>::connect(broker.addr(), shape, pace).await?;
+    let mut broker_target = Target::<W>::connect(broker.server(), shape, pace).await?;
     let mut ceiling_target = match &ceiling {
         Some(ceiling) => Some(Target::<W>::connect(ceiling.addr(), shape, pace).await?),
         None => None,
@@ -114,6 +115,66 @@ pub(crate) async fn measure<W: Work>(
     Ok(Figures { server: broker_target.server, ceiling, fdatasync_p50: probe.and_then(SyncProbe::p50) })
 }
 
+/// Drives a broker beside a new one in turns, in alternating slices; the new one is another in every turn, so that it
+/// remembers only what it is driven with in that turn. `shapes` makes the shapes of the work on the new broker and on
+/// the other. Returns the statistics of each turn in the same order.
+pub(crate) async fn beside_new<W: Work>(
+    broker: &Broker,
+    options: &BrokerOptions,
+    pace: Pace,
+    turns: u32,
+    shapes: impl AsyncFn(&Broker, u32) -> Result<[W::Shape; 2]>,
+) -> Result<Vec<[ServerStats; 2]>> {
+    let slices = (pace.length.as_secs_f64() / SLICE.as_secs_f64()).round().max(1.0) as u32;
+    let mut all = Vec::new();
+    for turn in 0..turns {
+        let new = Broker::open(options, &[]).await?;
+        let [new_shape, shape] = shapes(&new, turn).await?;
+        let mut new_target = Target::<W>::connect(new.addr(), &new_shape, pace).await?;
+        let mut target = Target::<W>::connect(broker.addr(), &shape, pace).await?;
+        for _ in 0..slices {
+            new_target.slice(pace.length / slices, || new.cpu()).await?;
+            target.slice(pace.length / slices, || broker.cpu()).await?;
+        }
+        (new_target.server.memory, target.server.memory) = (new.memory(), broker.memory());
+        all.push([new_target.server, target.server]);
+    }
+    Ok(all)
+}
+
+/// Drives two brokers in alternating slices. Returns the statistics of each.
+pub(crate) async fn in_turns<W: Work>(
+    brokers: [&Broker; 2],
+    shapes: &[W::Shape; 2],
+    pace: Pace,
+) -> Result<[ServerStats; 2]> {
+    let [one, other] = brokers;
+    let mut one_target = Target::<W>::connect(one.server(), &shapes[0], pace).await?;
+    let mut other_target = Target::<W>::connect(other.server(), &shapes[1], pace).await?;
+    let slices = (pace.length.as_secs_f64() / SLICE.as_secs_f64()).round().max(1.0) as u32;
+    for _ in 0..slices {
+        one_target.slice(pace.length / slices, || one.cpu()).await?;
+        other_target.slice(pace.length / slices, || other.cpu()).await?;
+    }
+    (one_target.server.memory, other_target.server.memory) = (one.memory(), other.memory());
+    Ok([one_target.server, other_target.server])
+}
+
+/// The statistics of all turns together.
+pub(crate) fn sums(turns: &[[ServerStats; 2]]) -> [ServerStats; 2] {
+    let mut sums = [ServerStats::default(), ServerStats::default()];
+    for turn in turns {
+        sums.iter_mut().zip(turn).for_each(|(sum, server)| sum.merge(server));
+    }
+    sums
+}
+
+/// How often a figure of the second is that of the first, for each turn where both are known and not 0.
+pub(crate) fn ratios(turns: &[[ServerStats; 2]], figure: impl Fn(&ServerStats) -> Option<f64>) -> Vec<f64> {
+    let ratio = |[one, other]: &[ServerStats; 2]| Some(figure(other)? / figure(one).filter(|&one| one > 0.0)?);
+    turns.iter().filter_map(ratio).collect()
+}
+
 /// Samples the disk while nothing is driven: before the first slice and after each.
 fn sample(probe: &mut Option<SyncProbe>, slices: u32) -> Result<()> {
     probe.as_mut().map_or(Ok(()), |probe| probe.sample(SYNCS.div_ceil(slices + 1)))
@@ -130,8 +191,8 @@ pub(crate) struct Target<W> {
 
 impl<W: Work> Target<W> {
     /// Connects and warms up.
-    pub(crate) async fn connect(addr: SocketAddr, shape: &W::Shape, pace: Pace) -> Result<Self> {
-        let callers = Caller::connect(addr, shape, pace.connections).await?;
+    pub(crate) async fn connect(server: impl Into<Endpoint>, shape: &W::Shape, pace: Pace) -> Result<Self> {
+        let callers = Caller::connect(server, shape, pace.connections).await?;
         let mut target = Self { callers, rate: pace.rate, server: ServerStats::default() };
         target.slice(WARM_UP.min(pace.length), || None).await?;
         // Of the warm-up only the failures count.
@@ -162,5 +223,24 @@ impl<W: Work> Target<W> {
             *self.server.others_cpu.get_or_insert_default() += all.unwrap_or_default().saturating_sub(server + own);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratio_is_that_of_each_turn_where_both_are_known() {
+        let server = |cpu: Option<u64>| {
+            let mut server = ServerStats { cpu: cpu.map(Duration::from_millis), ..ServerStats::default() };
+            server.stats.messages = 1_000;
+            server
+        };
+        let turns =
+            [[server(Some(10)), server(Some(15))], [server(Some(0)), server(Some(9))], [server(None), server(None)]];
+        assert_eq!(ratios(&turns, ServerStats::cpu_per_million), [1.5]);
+        let [one, other] = sums(&turns);
+        assert_eq!((one.stats.messages, other.stats.messages), (3_000, 3_000));
     }
 }

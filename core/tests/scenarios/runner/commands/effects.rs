@@ -9,7 +9,7 @@ use super::super::session::Names;
 /// `tenant key=`, `consume topic= group= key=`, `job id= key=`, `task id= key=`, `rpc principal= method= key=`.
 fn identity(args: &mut Args) -> Result<Identity, String> {
     let scope = match args.positional("a scope")?.as_str() {
-        "consume" => Scope::Consume { topic: args.name("topic")?, group: args.name("group")? },
+        "consume" => Scope::Consume { topic: args.topic("topic")?, group: args.name("group")? },
         "tenant" => Scope::Tenant,
         "job" => Scope::Job { id: args.required("id")?.into() },
         "task" => Scope::Task { id: args.required("id")?.into() },

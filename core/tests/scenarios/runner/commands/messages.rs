@@ -9,7 +9,7 @@ use super::super::args::Args;
 use super::super::session::Names;
 
 pub(super) fn produce(args: &mut Args) -> Result<Produce, String> {
-    let topic = args.positional_name("a topic")?;
+    let topic = args.positional_topic()?;
     let key = args.text("key").unwrap_or_default();
     let value = match args.parsed::<usize>("size")? {
         Some(size) => "x".repeat(size),
@@ -25,7 +25,7 @@ pub(super) fn produce(args: &mut Args) -> Result<Produce, String> {
     envelope.parent_step_id = args.text("parent_step").map(Into::into);
     envelope.tenant_id = args.text("tenant").map(Into::into);
     envelope.idempotency_key = args.text("idempotency_key").map(Into::into);
-    envelope.target_topic = args.optional_name("target")?;
+    envelope.target_topic = args.optional_topic("target")?;
     envelope.partition_override = args.parsed("partition")?.map(PartitionId);
     envelope.retry_policy = retry_policy(args)?;
     envelope.labels = args.pairs("label")?;
@@ -56,7 +56,7 @@ fn routing(args: &mut Args) -> Result<Option<RoutingDecision>, String> {
     let label = args.text("route_label");
     let decision = RoutingDecision {
         routing: Routing { label: label.unwrap_or_default().into(), meta: args.pairs("route_meta")? },
-        target_topic: args.optional_name("route_target")?,
+        target_topic: args.optional_topic("route_target")?,
         partition_override: args.parsed("route_partition")?.map(PartitionId),
     };
     Ok((decision != RoutingDecision::default()).then_some(decision))
@@ -83,7 +83,7 @@ pub(super) fn nack(names: &Names, args: &mut Args) -> Result<Nack, String> {
 
 pub(super) fn ack_cumulative(args: &mut Args) -> Result<AckCumulative, String> {
     Ok(AckCumulative {
-        topic: args.positional_name("a topic")?,
+        topic: args.positional_topic()?,
         group: args.name("group")?,
         partition: PartitionId(args.parsed("partition")?.unwrap_or(0)),
         offset: Offset(args.parsed("offset")?.ok_or("offset= is missing")?),
@@ -93,7 +93,7 @@ pub(super) fn ack_cumulative(args: &mut Args) -> Result<AckCumulative, String> {
 
 pub(super) fn expire_lease(args: &mut Args) -> Result<ExpireLease, String> {
     Ok(ExpireLease {
-        topic: args.positional_name("a topic")?,
+        topic: args.positional_topic()?,
         group: args.name("group")?,
         partition: PartitionId(args.parsed("partition")?.unwrap_or(0)),
         offset: Offset(args.parsed("offset")?.ok_or("offset= is missing")?),
@@ -141,7 +141,7 @@ fn claim(names: &Names, args: &mut Args) -> Result<Claim, String> {
     let partition = args.parsed("partition")?.map(PartitionId);
     let partition = partition.or(delivered.map(|delivery| delivery.partition)).unwrap_or_default();
     Ok(Claim {
-        topic: args.optional_name("topic")?.unwrap_or_else(|| consumer.stream.topic.clone()),
+        topic: args.optional_topic("topic")?.unwrap_or_else(|| consumer.stream.topic.clone()),
         group: args.optional_name("group")?.unwrap_or_else(|| consumer.stream.group.clone()),
         partition,
         offset,

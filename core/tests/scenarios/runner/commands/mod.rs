@@ -4,12 +4,13 @@ mod effects;
 mod messages;
 
 use driftq_core::command::{
-    ChangeRetention, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, GroupLifetime,
-    ListGroups, ListTopics, OnDisconnect, Pause, Peek, Purge, Redrive, RedriveRest, RedriveSelection, Resume, Seek,
-    SeekTo, SetPrefetch, Subscribe, Unsubscribe,
+    ChangeRetention, CloseStream, CreateGroup, CreateTenant, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic,
+    GroupLifetime, ListGroups, ListTopics, OnDisconnect, Pause, Peek, Purge, Redrive, RedriveRest, RedriveSelection,
+    Resume, Seek, SeekTo, SetPrefetch, Subscribe, Unsubscribe,
 };
 use driftq_core::types::{
-    ConsumerId, GroupName, GroupStart, Identity, Limits, Offset, PartitionId, Retention, Setting, TopicId, TopicName,
+    ConsumerId, GroupName, GroupStart, Identity, Limits, Offset, PartitionId, Retention, Setting, TenantId, TenantName,
+    TopicId, TopicName,
 };
 use driftq_core::{ModelCommand, PipelineConfig};
 
@@ -77,23 +78,27 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
         "snapshot" => ModelCommand::Snapshot,
         "crash" => ModelCommand::Crash,
         "restart" => ModelCommand::Restart,
+        "create-tenant" => {
+            let name = TenantName::new(&args.positional("a name")?).map_err(|error| error.to_string())?;
+            CreateTenant { name }.into()
+        }
         "create-topic" => CreateTopic {
-            name: args.positional_name("a topic")?,
+            name: args.positional_topic()?,
             partitions: args.parsed("partitions")?,
             retention: Retention { age: args.duration("retention")?, bytes: args.parsed("retention_bytes")? },
         }
         .into(),
         "change-retention" => ChangeRetention {
-            name: args.positional_name("a topic")?,
+            name: args.positional_topic()?,
             age: setting(args, "retention", parse_duration)?,
             bytes: setting(args, "retention_bytes", |text| {
                 text.parse().map_err(|_| format!("\"{text}\" is no number"))
             })?,
         }
         .into(),
-        "delete-topic" => DeleteTopic { name: args.positional_name("a topic")? }.into(),
-        "list-topics" => ListTopics.into(),
-        "describe" => DescribeTopic { name: args.positional_name("a topic")? }.into(),
+        "delete-topic" => DeleteTopic { name: args.positional_topic()? }.into(),
+        "list-topics" => ListTopics { tenant: TenantId(args.parsed("tenant")?.unwrap_or(0)) }.into(),
+        "describe" => DescribeTopic { name: args.positional_topic()? }.into(),
         "create-group" => {
             let (topic, group) = topic_and_group(args)?;
             CreateGroup { topic, group, start: group_start(args)? }.into()
@@ -102,7 +107,7 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
             let (topic, group) = topic_and_group(args)?;
             DeleteGroup { topic, group }.into()
         }
-        "list-groups" => ListGroups { topic: args.positional_name("a topic")? }.into(),
+        "list-groups" => ListGroups { topic: args.positional_topic()? }.into(),
         "seek" => {
             let (topic, group) = topic_and_group(args)?;
             Seek { topic, group, to: seek_to(args)? }.into()
@@ -116,9 +121,9 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
             Resume { topic, group }.into()
         }
         "redrive" => redrive(args)?.into(),
-        "purge" => Purge { topic: args.positional_name("a topic")? }.into(),
+        "purge" => Purge { topic: args.positional_topic()? }.into(),
         "peek" => Peek {
-            topic: args.positional_name("a topic")?,
+            topic: args.positional_topic()?,
             partition: PartitionId(args.parsed("partition")?.unwrap_or(0)),
             offset: Offset(args.parsed("from")?.unwrap_or(0)),
             limit: args.parsed("limit")?.unwrap_or(usize::MAX),
@@ -164,7 +169,7 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
 }
 
 fn topic_and_group(args: &mut Args) -> Result<(TopicName, GroupName), String> {
-    Ok((args.positional_name("a topic")?, args.name("group")?))
+    Ok((args.positional_topic()?, args.name("group")?))
 }
 
 /// A setting that is left out stays; `default` makes it the server's default.
@@ -197,7 +202,7 @@ fn seek_to(args: &mut Args) -> Result<SeekTo, String> {
 }
 
 fn redrive(args: &mut Args) -> Result<Redrive, String> {
-    let topic = args.positional_name("a topic")?;
+    let topic = args.positional_topic()?;
     let limit = args.parsed("limit")?.unwrap_or(u64::MAX);
     if let (Some(from), Some(below)) = (args.parsed("from")?, args.parsed("below")?) {
         // The dead-letter topic is the second topic of a scenario.

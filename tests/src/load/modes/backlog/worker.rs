@@ -149,7 +149,7 @@ impl Worker {
                 self.worked.failures.named("line that is not an item");
                 continue;
             };
-            if !self.check.note(item.value) {
+            if self.check.note(item.value).is_none() {
                 self.worked.failures.named("value that is not what was produced");
             }
             let mut ack = Vec::with_capacity(self.ack_front.len() + 64);

@@ -3,6 +3,7 @@
 
 mod completer;
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::load::cli::AckKind;
-use crate::load::client::{Checked, Connection, Item, MessageShape, NDJSON, ResponseState, get, post_into};
+use crate::load::client::{Checked, Connection, Item, MessageShape, NDJSON, ResponseState, get, post_into, text_field};
 use crate::load::drive::count_lines;
 use crate::load::error::Result;
 use crate::load::report::Stats;
@@ -32,6 +33,8 @@ pub(crate) fn consume_target(topic: &str, group: &str, owner: &str, prefetch: Op
 /// What consumers do with deliveries.
 #[derive(Debug, Clone)]
 pub(crate) enum Settle {
+    /// Hold their leases, and keep the claims of acks.
+    Hold,
     /// Ack them.
     Ack(AckKind),
     /// Complete them as steps with output messages.
@@ -121,6 +124,7 @@ impl Consumers {
         }
         let acks = Arc::new(Acks::default());
         match &plan.settle {
+            Settle::Hold => {}
             Settle::Ack(kind) => {
                 let connection = Connection::connect(addr).await?;
                 let (acks, counts) = (Arc::clone(&acks), Arc::clone(&self.counts));
@@ -145,6 +149,27 @@ impl Consumers {
         };
         self.tasks.spawn(reader.run());
         Ok(())
+    }
+
+    /// Messages delivered so far.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.counts.delivered.load(Ordering::Relaxed)
+    }
+
+    /// Takes the claims of the leases that are held, JSON objects, in the order of the messages' offsets.
+    pub(crate) fn take_claims(&self) -> VecDeque<Vec<u8>> {
+        let mut claims = Vec::new();
+        for queue in &self.queues {
+            let (mut lines, mut claim) = (std::mem::take(&mut *queue.lines()), Vec::new());
+            while lines.take_one(&mut claim) {
+                claims.push(claim.clone());
+            }
+        }
+        claims.sort_by_cached_key(|claim| {
+            let offset = text_field(claim, "offset").and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+            offset.unwrap_or(u64::MAX)
+        });
+        claims.into()
     }
 
     /// Messages acked or completed so far.
@@ -290,7 +315,7 @@ impl Reader {
                     None => stats.failures.named("value without a stamp"),
                 }
             }
-            if self.check.as_ref().is_some_and(|check| !check.note(item.value)) {
+            if self.check.as_ref().is_some_and(|check| check.note(item.value).is_none()) {
                 stats.failures.named("value that is not what was produced");
             }
             acks.extend_from_slice(self.ack_front.as_bytes());
