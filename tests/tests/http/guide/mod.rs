@@ -1,4 +1,4 @@
-//! The code of `docs/effects.md`, executed. The guide quotes it literally.
+//! The code of `docs/effects-over-http.md`, executed. The guide quotes it literally.
 
 mod service;
 mod worker;
@@ -193,12 +193,17 @@ fn text(path: &str) -> String {
 
 #[test]
 fn guide_quotes_executed_code() {
-    let guide = text("docs/effects.md");
-    let code = text("tests/tests/http/guide/worker.rs") + &text("tests/tests/http/guide/service.rs");
-    let blocks: Vec<&str> = guide.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert!(blocks.len() >= 2, "the guide shows a worker and a service");
-    for block in blocks {
-        assert!(code.contains(block), "not in the executed code:\n{block}");
+    for (page, files) in [
+        ("docs/effects.md", ["clients/rust/examples/effects.rs"].as_slice()),
+        ("docs/effects-over-http.md", &["tests/tests/http/guide/worker.rs", "tests/tests/http/guide/service.rs"]),
+    ] {
+        let guide = text(page);
+        let code: String = files.iter().map(|file| text(file)).collect();
+        let blocks: Vec<&str> = guide.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+        assert!(!blocks.is_empty(), "{page} shows a worker");
+        for block in blocks {
+            assert!(code.contains(block), "not in the executed code:\n{block}");
+        }
     }
 }
 
